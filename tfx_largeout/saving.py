@@ -99,7 +99,7 @@ def check_saved_shapes(owner: str, variables: Sequence[Any], store: Mapping[str,
         raise ValueError(
             f"the saved weights must have {rule} of {owner}; got {'; '.join(wrong)}: it was "
             "saved with other arguments. They are left as they were; other layers, which Keras "
-            "loads apart from them, may not be."
+            "loads separately, may not be."
         )
 
 

@@ -603,7 +603,7 @@ def test_a_loss_of_another_family(row):
     losses = (other.make_loss() for other in HEADS)
     other = next(loss for loss in losses if loss.trains_on not in head_of(model).gives)
     model.compile("sgd", loss=other)
-    with pytest.raises(TypeError, match="Use a loss that is a function of what the head gives"):
+    with pytest.raises(TypeError, match="Use a loss for what the head gives"):
         model.fit(x, labels, verbose=0)
 
 

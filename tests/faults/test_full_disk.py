@@ -81,7 +81,7 @@ def test_a_file_that_can_not_grow(tmp_path):
     fit(tmp_path, 1)
     (first,) = tmp_path.iterdir()
     before = first.read_bytes()
-    message = r"File too large.*those before are as they were"
+    message = r"File too large.*earlier checkpoints are as they were"
     with small_files(len(before) // 2), pytest.warns(UserWarning, match=message):
         trained = fit(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == [first.name]

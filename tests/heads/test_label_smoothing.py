@@ -365,6 +365,6 @@ def test_evaluation_shares_the_pass_of_the_metrics(run_eagerly, monkeypatch):
     ],
 )
 def test_heads_that_do_not_give_the_mean_logit_in_training_say_so(head):
-    message = "SoftmaxCrossentropy is a function of MeanLogitStatistics; got .*, which gives"
+    message = "SoftmaxCrossentropy needs MeanLogitStatistics; got .*, which gives"
     with pytest.raises(TypeError, match=message):
         LOSS(LABELS, head()(X, training=True))

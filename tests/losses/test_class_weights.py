@@ -151,7 +151,7 @@ def test_label_smoothing_with_candidates_names_what_works():
     head = tlo.heads.SampledHead(CLASSES, tlo.samplers.Uniform(3), tlo.optimizers.RowSGD(0.1))
     logits = head(np.ones((2, 3), "float32"), training=True)
     message = (
-        r"SoftmaxCrossentropy is a function of MeanLogitStatistics; got SampledHead, which gives "
+        r"SoftmaxCrossentropy needs MeanLogitStatistics; got SampledHead, which gives "
         r"CandidateStatistics. label_smoothing=0.1 takes the mean of all logits. Use a loss that "
         r".* \(ActiveSetSoftmax, BlackOut, .* or \w+\), or a head that gives "
         r"MeanLogitStatistics \(DenseHead, ExactSoftmaxHead or TiedExactSoftmaxHead\)"

@@ -183,7 +183,7 @@ def test_sparse_targets_of_another_length_are_refused():
 def test_a_head_that_does_not_train_with_them_is_refused():
     head = tlo.heads.TFSampledSoftmaxHead(CLASSES, num_sampled=5)
     output = head(np.ones((2, WIDTH), "float32"), training=True)
-    with pytest.raises(TypeError, match=r"Use a loss that is a function of what the head gives"):
+    with pytest.raises(TypeError, match=r"Use a loss for what the head gives"):
         tlo.losses.TaylorSoftmax()([1, 2], output)
 
 

@@ -833,7 +833,7 @@ TRAINING = [
         "a loss of another family",
         lambda case: case.fit_with(loss=_other_loss(case.row)),
         TypeError,
-        "Use a loss that is a function of what the head gives",
+        "Use a loss for what the head gives",
     ),
     Misuse("the loss on a Dense layer", lambda case: _on_dense(case), TypeError, _NO_HEAD),
     Misuse(

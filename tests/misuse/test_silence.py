@@ -534,7 +534,7 @@ def test_a_head_of_candidates_names_its_own_losses():
     head = tlo.heads.TiedSampledHead(embedding, tlo.samplers.Uniform(5))
     model = keras.Sequential([keras.Input((WIDTH,)), head])
     model.compile("sgd", "sparse_categorical_crossentropy")
-    with pytest.raises(ValueError, match=r"Take a loss of tlo\.losses: .*SampledSoftmax"):
+    with pytest.raises(ValueError, match=r"Use a loss of tlo\.losses: .*SampledSoftmax"):
         model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
 
 

@@ -181,8 +181,8 @@ class Checkpoint(keras.callbacks.Callback):
             )
         if self._batches is None and self._trainer is None:
             warnings.warn(
-                "training goes on exactly only if the batches are the same in each epoch; got data "
-                "that do not come from Checkpoint.data, which would make sure",
+                "training continues exactly only if batches are the same in each epoch; got data "
+                "that do not come from Checkpoint.data, which makes sure of that",
                 UserWarning,
                 stacklevel=2,
             )
@@ -323,8 +323,8 @@ class Checkpoint(keras.callbacks.Callback):
         except OSError as error:
             warnings.warn(
                 f"the checkpoint of epoch {position.epoch}, batch {position.batch}, could not be "
-                f"written to {self._folder.folder} ({error}); training goes on, and those before "
-                "are as they were",
+                f"written to {self._folder.folder} ({error}); training goes on, and earlier "
+                "checkpoints are as they were",
                 UserWarning,
                 stacklevel=2,
             )
@@ -348,8 +348,8 @@ class Checkpoint(keras.callbacks.Callback):
 
 def _warn_of_inexact(what: str) -> None:
     warnings.warn(
-        f"a run that goes on from a checkpoint will not be the one without a break, bit for bit: "
-        f"the training step uses {what}, which can't be saved",
+        "a run that continues from a checkpoint will differ from an unbroken run: the training "
+        f"step uses {what}, which can't be saved",
         UserWarning,
         stacklevel=2,
     )

@@ -59,7 +59,7 @@ def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
         same = "the same loss with from_logits=True, or " if SoftmaxStatistics in head.gives else ""
         raise ValueError(
             f"the loss must be one of logits, which {type(head).__name__} {head.name!r} gives; got "
-            f"{name or type(loss).__name__} of probabilities. Take {same}a loss of tlo.losses: "
+            f"{name or type(loss).__name__} of probabilities. Use {same}a loss of tlo.losses: "
             f"{named}."
         )
 
@@ -270,7 +270,7 @@ class _UpdateByHead:
         ):
             raise ValueError(
                 f"metric {metric.name!r} must have from_logits=True, as a head gives logits; got "
-                "from_logits=False. Take keras.metrics.SparseCategoricalCrossentropy("
+                "from_logits=False. Use keras.metrics.SparseCategoricalCrossentropy("
                 "from_logits=True) or tlo.metrics.ExactLoss()."
             )
         ignored = options.get("ignore_class")
@@ -305,7 +305,7 @@ class _UpdateByHead:
         own = known or ["PrecisionAtK", "RecallAtK", "NDCG", "MeanReciprocalRank", "ExactLoss"]
         warnings.warn(
             f"metric {name!r} reads all {head.num_classes:,} logits of each example, in training "
-            f"steps too, in time and memory of [B, C]. Take tlo.metrics.{' or '.join(own)} "
+            f"steps too, in time and memory of [B, C]. Use tlo.metrics.{' or '.join(own)} "
             f"instead, which {type(head).__name__} {head.name!r} serves without them.",
             RuntimeWarning,
             stacklevel=2,

@@ -89,7 +89,7 @@ def _warn_if_many(head: Any, rows: int) -> None:
     warnings.warn(
         f"{type(head).__name__} {head.name!r} returns all logits: {rows:,} rows (so far) of "
         f"C={head.num_classes:,} classes are {size / 1e9:.1f} GB. For the best classes of each row "
-        "take tlo.top_k_model(model, k), which never makes the others.",
+        "use tlo.top_k_model(model, k), which never makes the others.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -120,7 +120,7 @@ class RowUpdatingHead(SelfUpdatingHead):
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, RowOptimizer):
         raise TypeError(
-            f"optimizer must be a RowOptimizer; got {optimizer!r}. Take "
+            f"optimizer must be a RowOptimizer; got {optimizer!r}. Use "
             "tlo.optimizers.RowAdam(1e-3), RowAdagrad or RowSGD"
         )
     if not optimizer.serves_heads:

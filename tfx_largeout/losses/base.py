@@ -264,10 +264,10 @@ class HeadLoss(keras.losses.Loss):
         if not output.gives(kind):
             gives = output.head.gives
             raise TypeError(
-                f"{type(self).__name__} is a function of {kind.__name__}; got "
+                f"{type(self).__name__} needs {kind.__name__}; got "
                 f"{type(output.head).__name__}, which gives "
                 f"{' and '.join(given.__name__ for given in gives)}. {self._why_this_kind()}"
-                "Use a loss that is a function of what the head gives "
+                "Use a loss for what the head gives "
                 f"({_listed(losses_of(gives))}), or a head that gives {kind.__name__} "
                 f"({_listed(_heads_that_give(kind))})."
             )

@@ -36,7 +36,7 @@ def warn_of_short_weights(owner: str, variables: Iterable[Any], optimizer: Any) 
         warnings.warn(
             f"{owner} trains weights in {short[0]}, and rounds each step to it: a step of less "
             f"than about 1/{2 * _STEPS[short[0]]} of a weight changes nothing, and the loss stops "
-            "falling where it would go on with float32 weights. Take dtype='mixed_bfloat16' (or "
+            "falling where it would go on with float32 weights. Use dtype='mixed_bfloat16' (or "
             "the policy of that name), which computes in bfloat16 and keeps weights in float32; or "
             "a row optimizer with stochastic_rounding=True or compensation=True, such as "
             "RowAdagrad, with which bfloat16 weights lose no step on average.",
