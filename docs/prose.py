@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the English of README, CHANGELOG, CONTRIBUTING and docs: short, plain, the field's terms.
+"""Checks the English of pages and public docstrings: short, plain, the field's terms.
 
-    python docs/prose.py                     # all pages; exit code 1 if something is found
+    python docs/prose.py         # all pages, and the docstrings of public names; exit code 1 if
+                                 # something is found
     python docs/prose.py docs/guides/gpu.md
 
 By proselint, with two of its own checks and the rules below. Code and generated tables are left
@@ -10,8 +11,10 @@ out.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from proselint.checks import lexical_illusions, redundancy
@@ -88,14 +91,30 @@ def _registered() -> list[Check]:
     return registry.checks
 
 
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yields public names and their docstrings, all of them as prose but for code."""
+    import public_names  # imports TensorFlow
+
+    package = public_names.tfx_largeout
+    values = {name: getattr(package, name) for name in package.__all__}
+    for module in filter(inspect.ismodule, list(values.values())):
+        for name in public_names.public_names(module):
+            values[f"{module.__name__}.{name}"] = getattr(module, name)
+    for name, value in values.items():
+        text = re.sub(r"^ +", "", inspect.getdoc(value) or "", flags=re.MULTILINE)
+        # Factors of a formula are no words that are said twice.
+        yield name, re.sub(r"\b(\w+) \1\b", r"\1", text, flags=re.IGNORECASE)
+
+
 def main() -> int:
-    """Prints what is found in pages that are named, or in all."""
+    """Prints what is found in pages that are named, or in all and in public docstrings."""
     named = [Path(name).resolve() for name in sys.argv[1:]]
     pages = named or [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
+    texts = [(str(page.relative_to(ROOT)), page.read_text()) for page in pages]
     found = 0
-    for page in pages:
-        for line, message in found_in(page.read_text()):
-            print(f"{page.relative_to(ROOT)}:{line}: {message}")
+    for name, text in [*texts, *([] if named else docstrings())]:
+        for line, message in found_in(text):
+            print(f"{name}:{line}: {message}")
             found += 1
     return min(found, 1)
 

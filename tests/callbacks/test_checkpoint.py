@@ -749,7 +749,7 @@ def test_other_data_can_be_saved_at_epochs_only(tmp_path):
     whole.fit(X, Y, epochs=3, shuffle=False, verbose=0)
     model.fit(X, Y, epochs=2, shuffle=False, verbose=0, callbacks=[Checkpoint(tmp_path)])
     model = model_of()
-    with pytest.warns(UserWarning, match="exactly only if the batches are the same in each epoch"):
+    with pytest.warns(UserWarning, match="exactly only if batches are the same in each epoch"):
         model.fit(X, Y, epochs=3, shuffle=False, verbose=0, callbacks=[Checkpoint(tmp_path)])
     for one, two in zip(whole.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(one, two)

@@ -144,7 +144,7 @@ def choose_settings(
     sampler (log-uniform, uniform, by the frequency of the labels). The best three are then trained
     four times as long, and the best of them is chosen. Not tried are the rate of an optimizer that
     has a schedule; the one of the model where it trains nothing; S and sampler of a head without a
-    sampler; and other samplers instead of one that depends on W.
+    sampler; and other samplers if the sampler depends on W.
 
     ```python
     chosen = tlo.choose_settings(model, (x, y), trials=4, steps=2, rows=4)

@@ -42,7 +42,7 @@ def write_predictions(path: str | os.PathLike[str], scores: Any, ids: Any, num_l
     Raises:
         ValueError: They have other shapes or dtypes, an id is out of range or twice in a row, or a
             score is not finite in float32. Nothing is written then.
-        OSError: The file can't be written. One that is there is as before.
+        OSError: The file can't be written. An older file is as before.
     """
     num_labels = integer_argument("num_labels", num_labels, 1, MAX_IDS)
     scores, ids = np.asarray(scores), np.asarray(ids)

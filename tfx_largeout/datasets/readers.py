@@ -107,8 +107,8 @@ def read_xc(
 
     Allowed: labels and features in any order (features are sorted), no labels, no features,
     several spaces or tabs, Windows line ends, a byte order mark of UTF-8, no line end after the
-    last line, blank lines after the last example. Refused: everything else, and among it blank
-    lines between examples of one file, an id that occurs twice in a line, values that are not
+    last line, blank lines after the last example. Everything else raises a ValueError, such as
+    blank lines between examples of one file, an id that occurs twice in a line, values that are not
     finite in float32, a line of more than 16 MiB, an xz file that needs more than 256 MiB to
     unpack.
 

@@ -51,8 +51,8 @@ def connect(
 ) -> Workers:
     """Joins the workers that train a model together. With one process nothing happens.
 
-    Each process calls it first of all, before TensorFlow computes anything. It returns when all of
-    them are there. From then on heads that are built have a part of the classes each, and
+    Each process calls it first, before TensorFlow computes anything. It returns when all of them
+    are there. From then on heads that are built have a part of the classes each, and
     `DataParallel` and `shard` do what they are for.
 
     Args:
@@ -64,7 +64,7 @@ def connect(
             message: TensorFlow can't be stopped from waiting otherwise.
         step_timeout: Seconds that a worker waits for the others in a step.
         heartbeat_timeout: Seconds without a sign of life after which a process counts as hanging:
-            all others end. One that is killed is noticed at once. A busy machine may keep a
+            all others end. A killed process is noticed at once. A busy machine may keep a
             process from running for some seconds; it must not count as hanging then.
         wire_dtype: `"float32"` or `"bfloat16"`: in which float32 hidden vectors and gradients
             are sent in training. bfloat16 halves the bytes of a step;

@@ -25,9 +25,9 @@ class DataParallel(keras.optimizers.Optimizer):
 
     `model.compile(DataParallel(keras.optimizers.Adam(2e-3)), ...)`. Clipping, decay, accumulation
     and schedules are the inner optimizer's, and come after the mean. All workers start from the
-    weights of worker 0, and stay alike bit by bit. Weights of classes, of which each worker has a
-    part, are left alone: their gradients are already taken over the global batch. With one process
-    it is the inner optimizer and nothing else.
+    weights of worker 0, and stay alike bit by bit. Weights of classes, which are spread over
+    workers, are left alone: their gradients are already taken over the global batch. With one
+    process it is the inner optimizer and nothing else.
 
     Gradients that are `tf.IndexedSlices`, of embeddings, reach the inner optimizer with one slice a
     row. In one process Keras's gradients repeat rows, and its optimizers clip and square each slice

@@ -21,7 +21,7 @@ def slurm_workers(port: int = 8888) -> tuple[list[str], int]:
     machine, as srun does it without `--distribution`.
 
     Args:
-        port: That of the first task of each machine. Default 8888.
+        port: The port of the first task of each machine. Default 8888.
 
     Raises:
         RuntimeError: The process is no task of a Slurm step.

@@ -174,7 +174,7 @@ class Trainer:
                 in gradients and products.
             initial_epoch: The number of epochs before the first.
             verbose: As for `keras.Model.fit`.
-            sharded: Over workers, whether the examples, those of the line search too, are this
+            sharded: Over workers, whether the examples, also for the line search, are this
                 worker's part. Default False: all workers have all of them.
 
         Returns:

@@ -176,7 +176,7 @@ def estimate_memory(
                + max(gradients + max(activations, building), evaluation)
 
     A head that is not built takes no memory, and neither does the estimate: so ask before you build
-    one that may be too large.
+    a large one.
 
     ```python
     sampler, optimizer = tlo.samplers.LogUniform(2000), tlo.optimizers.RowAdam()

@@ -35,7 +35,7 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
     by `keras.saving.load_model`, and so do workers, each its rows of W. The tables of a hash
     index are not in it: they are built from W when they are needed. In one process this is
     `model.save`, or `model.save_weights`, but that the file appears whole or not at all: whatever
-    ends the process, one that is there stays until the new one is on the disk.
+    ends the process, an older file stays until the new one is on the disk.
 
     What differs between workers, such as BatchNorm's averages, is taken from worker 0.
 

@@ -65,8 +65,8 @@ class Sampler:
 
     To add a sampler, write `draw`, and `tabulate` if it needs tables or has rules about C; register
     it with Keras and keep its arguments under their names to save it with a model. A sampler whose
-    candidates depend on W sets `looks_at_weights`; one that asks an index also sets `needs_index`
-    and writes `default_index`. One that looks at W can serve several workers if its `draw` finds
+    candidates depend on W sets `looks_at_weights`; if it asks an index, it also sets `needs_index`
+    and writes `default_index`. Such a sampler can serve several workers if its `draw` finds
     rows by `OutputWeights.rows`, and says so with `spreads_classes`. What it draws for a batch
     is then the same on all workers; of candidates per example, each worker may leave out classes
     of others.

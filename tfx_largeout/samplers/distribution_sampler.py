@@ -174,8 +174,8 @@ class Unigram(DistributionSampler):
             `DistributionSampler`, which also says costs and errors.
         power: In [0, 1]. Default 1.
         smoothing: a, at least 0. Default None: 0 where all counts are positive; else half of the
-            least one above 0, so that classes that have not been seen are drawn, too. (Those that
-            are never to be drawn come first: see `first_id`.)
+            least one above 0, so that unseen classes are drawn, too. (Classes that must never
+            be drawn come first: see `first_id`.)
 
     Raises:
         TypeError: `counts` are not numbers.
