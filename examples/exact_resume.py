@@ -51,8 +51,8 @@ def random_examples(num_classes: int, count: int) -> tuple[np.ndarray, np.ndarra
 
 def main(arguments: Sequence[str] | None = None) -> str:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", default="runs/exact_resume", help="of the checkpoints")
-    parser.add_argument("--every", type=int, default=50, help="steps from one to the next")
+    parser.add_argument("--folder", default="runs/exact_resume", help="folder of the checkpoints")
+    parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--classes", type=int, default=100_000)
     parser.add_argument("--examples", type=int, default=20_000)

@@ -97,7 +97,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--residual", type=int, default=0, help="blocks above the first layer")
+    parser.add_argument(
+        "--residual", type=int, default=0, help="residual blocks after the first layer"
+    )
     parser.add_argument(
         "--head",
         choices=LEARNING_RATES,
@@ -105,7 +107,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--products", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument(
-        "--learning-rate", type=float, help="of the layer; the head's is twice that"
+        "--learning-rate", type=float, help="rate of the layer; the head has twice this rate"
     )
     parser.add_argument(
         "--held-out",
@@ -115,7 +117,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--k", type=int, default=5)
     parser.add_argument(
-        "--seed", type=int, default=0, help="of weights, dropout and order; not of what is held out"
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of weights, dropout and order; held-out examples do not change",
     )
     arguments = parser.parse_args()
     if arguments.epochs is not None and arguments.epochs < 1:

@@ -300,36 +300,44 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
-        help="biases of items, which begin at their log frequencies, as sigmoids and very large "
-        "catalogues want it; default: for gbce, and over 100,000 items",
+        help="biases of items, which start at log frequencies, as sigmoids and very large "
+        "catalogues need them; default: for gbce, and over 100,000 items",
     )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--attention-heads", type=int, default=2)
-    parser.add_argument("--length", type=int, default=50, help="items of a history that count")
+    parser.add_argument(
+        "--length", type=int, default=50, help="the last items of a history that are used"
+    )
     parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--batch-size", type=int, default=64, help="users")
+    parser.add_argument("--batch-size", type=int, default=64, help="users per step")
     parser.add_argument(
         "--epochs",
         type=int,
-        help="default: 20; more where that is below 3,000 batches, fewer where above 40,000",
+        help="default: 20; more for less than 3,000 batches in all, fewer for more than 40,000",
     )
     parser.add_argument(
-        "--patience", type=int, help="epochs without a better one; default: a quarter of all"
+        "--patience",
+        type=int,
+        help="epochs without improvement before it stops; default: a quarter of all",
     )
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument(
         "--optimizer",
         choices=OPTIMIZERS,
         default="adam",
-        help="row-adam moves the rows of a step's items alone: for very large catalogues, and "
-        "rates that are several times as high",
+        help="row-adam updates only the rows of items in the step: for very large catalogues, with "
+        "a learning rate several times as high",
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--user", type=int, help="whose best items are printed; default: the first")
-    parser.add_argument("--names", type=Path, help="a file: a line an item, its id and its name")
-    parser.add_argument("--k", type=int, help="how many of them; default: 10, or all")
-    parser.add_argument("--output", type=Path, default=Path("runs/next_item"), help="a folder")
+    parser.add_argument(
+        "--user", type=int, help="user whose best items are printed; default: the first"
+    )
+    parser.add_argument("--names", type=Path, help="a file with a line per item: id and name")
+    parser.add_argument("--k", type=int, help="how many items are printed; default: 10, or all")
+    parser.add_argument(
+        "--output", type=Path, default=Path("runs/next_item"), help="folder for the results"
+    )
     return parser.parse_args(command_line)
 
 

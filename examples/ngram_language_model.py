@@ -156,7 +156,9 @@ def parse(command_line: list[str] | None = None) -> Any:
     parser.add_argument("text", type=Path)
     parser.add_argument("--loss", choices=LOSSES, default="z_loss")
     parser.add_argument("--similarity", type=Path, help="file of rated pairs of words")
-    parser.add_argument("--order", type=int, default=6, help="n: n - 1 words before")
+    parser.add_argument(
+        "--order", type=int, default=6, help="n: the n - 1 words before are the input"
+    )
     parser.add_argument("--embedding", type=int, default=100)
     parser.add_argument("--hidden", type=int, nargs="*", default=[300])
     parser.add_argument("--batch-size", type=int, default=128)
@@ -166,7 +168,7 @@ def parse(command_line: list[str] | None = None) -> Any:
     parser.add_argument(
         "--learning-rate",
         type=float,
-        help=f"below the head; by default {below}, {sampled_below} for sampled",
+        help=f"rate of the hidden layers; by default {below}, {sampled_below} for sampled",
     )
     parser.add_argument(
         "--head-learning-rate",
@@ -174,7 +176,9 @@ def parse(command_line: list[str] | None = None) -> Any:
         help=f"by default {head}, {sampled_head} for sampled; softmax has --learning-rate for all",
     )
     parser.add_argument("--words", type=int, help="only the first words of the text")
-    parser.add_argument("--held-out", type=int, default=20_000, help="last words, to evaluate on")
+    parser.add_argument(
+        "--held-out", type=int, default=20_000, help="number of last words to evaluate on"
+    )
     parser.add_argument("--csv", type=Path, help="a file for the figures of each epoch")
     parser.add_argument("--logs", type=Path, default=Path("runs/ngram"))
     arguments = parser.parse_args(command_line)

@@ -63,7 +63,7 @@ def main() -> None:
         "--kubernetes", nargs=2, metavar=("SIZE", "SERVICE"), help="workers are pods of a Job"
     )
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--steps", type=int, help="of an epoch (default: all)")
+    parser.add_argument("--steps", type=int, help="steps per epoch (default: all)")
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     arguments = parser.parse_args()
     if arguments.slurm:

@@ -33,8 +33,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--steps", type=int, help="of an epoch (default: all)")
-    parser.add_argument("--folder", type=Path, default=Path("runs"), help="that all share")
+    parser.add_argument("--steps", type=int, help="steps per epoch (default: all)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs"), help="a folder that all workers share"
+    )
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     settings = {

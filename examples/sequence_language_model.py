@@ -154,16 +154,18 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument("text", type=Path)
     parser.add_argument("--trunk", choices=TRUNKS, default="transformer")
     parser.add_argument("--head", choices=HEADS, default="tied")
-    parser.add_argument("--candidates", type=int, default=100, help="of each word")
-    parser.add_argument("--length", type=int, default=32, help="words of a sequence")
+    parser.add_argument("--candidates", type=int, default=100, help="candidates per word")
+    parser.add_argument("--length", type=int, default=32, help="words per sequence")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--batch-size", type=int, default=32, help="sequences")
+    parser.add_argument("--batch-size", type=int, default=32, help="sequences per step")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--lines", type=int, help="only the first lines of the text")
-    parser.add_argument("--held-out", type=int, default=500, help="last lines, to evaluate on")
+    parser.add_argument(
+        "--held-out", type=int, default=500, help="number of last lines to evaluate on"
+    )
     parser.add_argument("--logs", type=Path, default=Path("runs/sequence"))
     return parser.parse_args(command_line)
 

@@ -109,16 +109,22 @@ def parse(command_line: list[str] | None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path, help="a file, or a folder with one: see histories.py")
     parser.add_argument("--negatives", choices=("in-batch", "popularity"), default="in-batch")
-    parser.add_argument("--queue", type=int, default=4, help="earlier batches of candidates")
-    parser.add_argument("--candidates", type=int, default=1000, help="by popularity")
+    parser.add_argument(
+        "--queue", type=int, default=4, help="earlier batches whose items are candidates"
+    )
+    parser.add_argument(
+        "--candidates", type=int, default=1000, help="candidates by popularity per step"
+    )
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--length", type=int, default=50, help="items of a history that count")
+    parser.add_argument(
+        "--length", type=int, default=50, help="the last items of a history that are used"
+    )
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--k", type=int, default=20, help="how many the export finds")
+    parser.add_argument("--k", type=int, default=20, help="how many items the export finds")
     parser.add_argument("--output", type=Path, default=Path("runs/two_tower"))
     parser.add_argument("--export", type=Path, help="a new folder for a SavedModel")
     return parser.parse_args(command_line)

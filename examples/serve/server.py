@@ -141,9 +141,11 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("folder", help="what tlo.export wrote")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--max-batch", type=int, default=64, help="texts of a call of the model")
+    parser.add_argument("--max-batch", type=int, default=64, help="texts per call of the model")
     parser.add_argument("--max-delay-ms", type=float, default=2, help="how long a text waits")
-    parser.add_argument("--max-waiting", type=int, default=1024, help="texts; more get a 503")
+    parser.add_argument(
+        "--max-waiting", type=int, default=1024, help="texts that may wait; more get a 503"
+    )
     return parser.parse_args(arguments)
 
 

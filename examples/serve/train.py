@@ -43,12 +43,12 @@ def text_layer(train: SparseExamples, words: list[str]) -> TfIdf:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", help="where to write the model: not there yet, or empty")
+    parser.add_argument("folder", help="new or empty folder for the model")
     parser.add_argument("--config", choices=["hyper", "lemma"], default="hyper")
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--examples", type=int, help="the first so many alone")
-    parser.add_argument("-k", type=int, default=50, help="the most that a request may ask for")
-    parser.add_argument("--index", choices=["ivf"], help="look at a part of the words alone")
+    parser.add_argument("--examples", type=int, help="use only the first so many examples")
+    parser.add_argument("-k", type=int, default=50, help="the largest k of a request")
+    parser.add_argument("--index", choices=["ivf"], help="search only a part of the words")
     arguments = parser.parse_args()
 
     keras.utils.set_random_seed(0)
