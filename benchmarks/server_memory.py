@@ -36,7 +36,7 @@ WIDTH, BEST = 256, 10
 
 def write_export(folder: Path, classes: int, dtype: str) -> None:
     """Writes what `tlo.export` does, of random columns that are made block by block."""
-    blocks, size = blocks_of_columns(classes)
+    blocks, size = blocks_of_columns(classes, WIDTH, tf.as_dtype(dtype))
     base = np.random.default_rng(0).standard_normal((WIDTH, size), np.float32)
     kind = tf.as_dtype(dtype).as_numpy_dtype
     with tempfile.NamedTemporaryFile(dir=folder.parent) as file:

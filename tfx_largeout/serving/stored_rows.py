@@ -114,9 +114,8 @@ class StoredColumns:
         Cost: O(B C D) time; memory for a few blocks of 2^22 numbers, or of 64 classes.
         """
         batch = tf.shape(queries)[0]
-        copied = 1 if self.kernel.dtype == tf.float32 else int(self.kernel.shape[1])
-        numbers = tf.maximum(batch, copied)  # of a class
-        block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(numbers, 1), _LEAST_BLOCK)
+        copied = numbers_copied(int(self.kernel.shape[1]), self.kernel.dtype)
+        block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(batch, copied), _LEAST_BLOCK)
 
         def body(start, scores, ids, *sums):  # type: ignore[no-untyped-def]
             end = tf.minimum(start + block, self._end_of_block(start))
@@ -169,16 +168,26 @@ class StoredColumns:
         return logits[:, : end - start]
 
 
-def blocks_of_columns(num_classes: int) -> tuple[int, int]:
-    """Returns how many blocks `StoredColumns` have, and of how many classes each."""
-    blocks = math.ceil(num_classes / _MOST_CLASSES)
+def numbers_copied(width: int, dtype: tf.DType) -> int:
+    """Returns how many numbers of a class are written again, as float32, to be multiplied."""
+    return 1 if dtype == tf.float32 else max(width, 1)
+
+
+def blocks_of_columns(num_classes: int, width: int, dtype: tf.DType) -> tuple[int, int]:
+    """Returns how many blocks `StoredColumns` have, and of how many classes each.
+
+    Of rounded numbers, a block is what a turn for a few examples takes: to cut it out of a larger
+    one would cost more than half as much again (benchmarks/serving.py).
+    """
+    of_turn = max(_BLOCK_ELEMENTS // numbers_copied(width, dtype), _LEAST_BLOCK)
+    blocks = math.ceil(num_classes / min(_MOST_CLASSES, of_turn))
     return blocks, math.ceil(num_classes / blocks)
 
 
 def store_columns(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> StoredColumns:
     """Returns W and b by columns, kept in a dtype. Cost: memory for them and a block."""
     num_classes, width = map(int, kernel.shape)
-    blocks, size = blocks_of_columns(num_classes)
+    blocks, size = blocks_of_columns(num_classes, width, tf.as_dtype(dtype))
     with tf.device("CPU:0"):
         made = variable(tf.raw_ops.Empty(shape=[blocks, width, size], dtype=tf.as_dtype(dtype)))
     scales = np.zeros((blocks, size), np.float32)
