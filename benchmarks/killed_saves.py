@@ -4,7 +4,8 @@
     python benchmarks/killed_saves.py --kills 50 --gb 1    # rows of results/killed_saves.csv
 
 A process saves the same arrays again and again, with another number in all of them each time, and
-is killed at a random moment, up to 1.2 times the seconds that a save takes. Then what is there is
+is killed: at a random moment, up to 1.2 times the seconds that a save takes, or, half of the times,
+up to 0.3 times those after a file that is being written has come up. Then what is there is
 loaded by another process: all numbers must be those of one save, which is the last one that was
 said to be done or the one after it. At the end, one more save must leave nothing beside it.
 
@@ -181,7 +182,12 @@ def row(name: str, kills: int, gb: float, seed: int, within: Path | None) -> dic
             before = unfinished(folder)
             child = saving(kind, done + 1, 1_000_000)
             assert child.line() == "ready"
-            time.sleep(rng.uniform(0, 1.2 * seconds))
+            if rng.random() < 0.5:
+                time.sleep(rng.uniform(0, 1.2 * seconds))
+            else:
+                while unfinished(folder) in ([], before):
+                    time.sleep(0.001)
+                time.sleep(rng.uniform(0, 0.3 * seconds))
             told = child.kill()
             done = int(told[-1]) if told else done
             counts["in_a_save"] += unfinished(folder) not in ([], before)

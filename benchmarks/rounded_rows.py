@@ -96,11 +96,10 @@ def of_faiss(trained: Trained) -> Iterator[Method]:
         ("faiss, 8 bits", "SQ8"),
         ("faiss, product codes", f"PQ{parts}x8"),
         ("faiss, product codes, exact rows", f"PQ{parts}x8,RFlat"),
-        ("faiss, product codes of 4 bits", f"PQ{parts}x4fs"),
         ("faiss, product codes of 4 bits, exact rows", f"PQ{parts}x4fs,RFlat"),
     ):
         index = faiss.index_factory(width, description, faiss.METRIC_INNER_PRODUCT)
-        index.train(vectors[:: max(len(vectors) // 50_000, 1)])
+        index.train(vectors[:: max(len(vectors) // 16_384, 1)])
         index.add(vectors)
         codes = index
         if "RFlat" in description:
