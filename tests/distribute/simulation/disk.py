@@ -23,7 +23,7 @@ from distribute.simulation.network import World
 from tfx_largeout import written_whole
 from tfx_largeout.callbacks import checkpoint_file, checkpoint_folder
 
-FOLDER = "/run"
+FOLDER = "/simulated"  # nowhere, so that what goes past this disk fails
 
 
 class Inode:
