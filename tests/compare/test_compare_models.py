@@ -194,7 +194,7 @@ def test_matrices_of_scipy():
 
 
 def test_a_batch_size_is_for_arrays_alone():
-    with pytest.raises(ValueError, match="batch_size must be None where train has batches"):
+    with pytest.raises(ValueError, match="batch_size must be None where train comes in batches"):
         own_data(Batches(), Batches(), 7)
     assert [data.batches for data in own_data(Batches(), (X, Y), 7)] == [3, 14]
     with pytest.raises(ValueError, match="batch_size must be an integer of at least 1; got 0"):

@@ -101,7 +101,7 @@ def test_the_status_says_where_ops_run(has_kernels, monkeypatch):
     status = library.library_status()
     assert status.startswith(without)
     assert ("InvertedFile and RowBounds look at all classes" in status) == has_kernels
-    assert ("heads on the GPU run on TensorFlow's own ops" in status) != has_kernels
+    assert ("heads on the GPU run on TensorFlow's ops" in status) != has_kernels
     assert "GPU" not in without
 
 
