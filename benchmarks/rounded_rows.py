@@ -90,7 +90,7 @@ def of_faiss(trained: Trained) -> Iterator[Method]:
     head = trained.head
     bias = head.bias.numpy().astype(np.float32)
     vectors = np.concatenate([head.kernel.numpy(), bias[:, np.newaxis]], axis=1)
-    vectors = np.pad(vectors, [(0, 0), (0, -vectors.shape[1] % 4)])
+    vectors = np.pad(vectors, [(0, 0), (0, -vectors.shape[1] % 16)])  # else it has no vector code
     parts, width = vectors.shape[1] // 4, vectors.shape[1]
     for name, description in (
         ("faiss, 8 bits", "SQ8"),
