@@ -20,7 +20,7 @@ from tfx_largeout.saving import pack_array
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LogFrequency(keras.initializers.Initializer):
-    """A bias that begins at the logarithm of a class's share.
+    """A bias that starts at the log frequency of each class.
 
     b_c = log((n_c + a) / sum_d (n_d + a)),  a the smoothing
 

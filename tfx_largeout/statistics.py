@@ -100,7 +100,7 @@ class SphericalStatistics(NamedTuple):
 
 
 class CandidateStatistics(NamedTuple):
-    """What an estimator that looks at S candidate classes needs.
+    """What an estimator needs: logits of labels and of S candidate classes.
 
     The candidates are shared by the batch, `[S]`, or per example, `[N, S]`. The *expected count*
     of a class is how often it is expected among the candidates: its probability to be one of them
@@ -142,7 +142,7 @@ class CandidateStatistics(NamedTuple):
 
 
 class LogProbabilityStatistics(NamedTuple):
-    """What a head gives whose method knows probabilities without a sum over all classes.
+    """What a head gives that knows probabilities without a sum over all classes.
 
     Attributes:
         labels: The labels, normal form.

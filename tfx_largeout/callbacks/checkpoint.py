@@ -30,7 +30,7 @@ _NOT_AS_IT_IS = (
 
 
 class Checkpoint(keras.callbacks.Callback):
-    """Saves all that a run consists of; the same script, started again, goes on from there.
+    """Saves the whole state of a run; the same script, started again, continues from there.
 
     ```python
     checkpoint = tlo.callbacks.Checkpoint("runs/a", every=500)

@@ -41,7 +41,7 @@ def choose_num_sampled(
     sizes: Sequence[int] | None = None,
     draws: int = 8,
 ) -> tuple[int, dict[str, Any]]:
-    """Returns the smallest number of candidates S whose gradient is near to the exact one.
+    """Returns the smallest number of candidates S whose gradient is close to the exact one.
 
         error(S)^2 = mean_draws sum_n |g_n - g*_n|^2 / sum_n |g*_n|^2 <= tolerance^2
 

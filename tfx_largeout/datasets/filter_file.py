@@ -22,7 +22,7 @@ def read_filter(
     num_examples: int | None = None,
     num_labels: int | None = None,
 ) -> np.ndarray:
-    """Reads a filter file of the extreme classification repository: a line `row label` a pair.
+    """Reads a filter file of the extreme classification repository: lines `row label`.
 
     Such pairs (an article and itself, in sets whose labels are articles) count neither as labels
     nor as predictions. Rows are counted as in the data file, from 0: read it with

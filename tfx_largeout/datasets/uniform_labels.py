@@ -18,7 +18,7 @@ def uniform_labels(
     max_count: int | None = None,
     seed: int = 0,
 ) -> tuple[SparseExamples, ...]:
-    """Keeps the most frequent labels and samples down those above a common frequency.
+    """Keeps the most frequent labels and samples them down to a common frequency.
 
     Let `n_l` be the number of training examples with label l.
 

@@ -97,7 +97,7 @@ class DiagonalPreconditioner(Preconditioner):
 
 
 class LBFGSPreconditioner(Preconditioner):
-    """M = the L-BFGS matrix of up to m pairs of the run before.
+    """M = the L-BFGS matrix of up to m pairs of the previous run.
 
     From pairs s_i, y_i, oldest first, and M_0 = gamma I with gamma = s^T y / y^T y of the last,
 

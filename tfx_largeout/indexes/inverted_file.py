@@ -33,7 +33,7 @@ _BLOCKS_AT_A_TIME = 2**10
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class InvertedFile(QuantizedRows):
-    """Lists of rows of W: the best classes of those near a query, approximately and fast.
+    """Rows of W in lists around centers: a fast approximate search of the best classes.
 
     Classes lie in `num_lists` lists around centers of k-means, by the distance of
 

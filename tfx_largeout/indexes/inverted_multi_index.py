@@ -45,7 +45,7 @@ _ROWS_OF_HEALTH = 4096
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class InvertedMultiIndex(Index):
-    """Two codebooks of Q words, by which each row of W has a pair; and the classes of each pair.
+    """Codes for the rows of W, pairs of words from two codebooks of Q words: the index of `MIDX`.
 
     - `"pq"`, product quantization: words of the first codebook are first halves of rows, words
       of the second are second halves: w_c is about (c1, c2).

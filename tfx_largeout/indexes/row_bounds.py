@@ -119,7 +119,7 @@ def _errors(rows: tf.Tensor, quanta: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowBounds(QuantizedRows):
-    """Rows of W in a quarter of their bytes, and how far off they are: exact best classes, sooner.
+    """W as int8 with error bounds: a faster exact search of the best classes, for few queries.
 
     Filter and refine. A row is kept as whole numbers q_c = round(w_c / s_c), s_c = max_d |w_cd| /
     127. With the residual r_c = w_c - s_c q_c, the logit o_c = w_c . h + b_c is near a_c =

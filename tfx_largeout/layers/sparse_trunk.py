@@ -17,7 +17,7 @@ from tfx_largeout.saving import get_initializer
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class SparseDense(keras.layers.Dense):
-    """Dense for sparse inputs, with a gradient of the touched rows only.
+    """Dense for sparse inputs, with a gradient of the used rows only.
 
     `y = activation(sum_k v_k kernel[i_k] + bias)` over the n nonzeros `(i_k, v_k)` of an example.
     The result equals `keras.layers.Dense` on the same input made dense. The gradient of the

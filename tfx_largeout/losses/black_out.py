@@ -21,7 +21,7 @@ from tfx_largeout.statistics import CandidateStatistics
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class BlackOut(CandidateLoss):
-    """The label should be likely, and each negative unlikely, in a softmax over both.
+    """BlackOut: the label should be likely, each negative unlikely, in a softmax over both.
 
     loss = mean_{y in Y} [-log p_y - sum_{d in N(x)} log(1 - p_d)],
     p_c = e^{s_c} / (e^{s_y} + sum_{d in N(x)} e^{s_d}),  s_c = o_c - log E_c

@@ -26,7 +26,7 @@ _LIKELIHOOD_MARGIN = "log(C-1)"
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class NoiseContrastive(CandidateLoss):
-    """Logistic regression that tells labels from candidates, which are noise.
+    """Noise-contrastive estimation: logistic regression that tells labels from candidates.
 
     loss = mean_{y in Y} softplus(-(o_y - z - log E_y)) + sum_{d} softplus(o_d - z - log E_d)
 
@@ -78,7 +78,7 @@ class NoiseContrastive(CandidateLoss):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class NegativeSampling(CandidateLoss):
-    """Logistic regression of labels against negatives, without regard to expected counts.
+    """Negative sampling: logistic regression of labels against negatives, uncorrected.
 
     loss = mean_{y in Y} softplus(-o_y) + mean_{d in N(x)} softplus(o_d)
 
@@ -165,7 +165,7 @@ class GeneralizedBCE(CandidateLoss):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class SampledLogistic(CandidateLoss):
-    """A logistic regression a class (one against all), the negative classes by sampling.
+    """A logistic regression per class (one against all), negative classes by sampling.
 
     loss = sum_{y in Y} softplus(-o_y) + sum_{d in N(x)} softplus(o_d) / E_d
 

@@ -22,7 +22,7 @@ from tfx_largeout.statistics import CandidateStatistics
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ComplementarySum(MarginLoss, CandidateLoss):
-    """The negative log-likelihood with the labels summed explicitly, all other classes by sampling.
+    """The negative log-likelihood; Z is the labels' part exactly and the rest by sampling.
 
     loss = log(sum_{y in Y} e^{o_y} + sum_{d in N(x)} e^{o_d} / E_d) - mean_{y in Y} o_y
 

@@ -170,7 +170,7 @@ class ZLoss(SphericalLoss):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class SquaredError(SphericalLoss):
-    """The squared error over all C outputs against a target t that is 0 but at the labels.
+    """The squared error over all C outputs; the target is 0 except at the labels.
 
     loss = sum_c (o_c - t_c)^2 = q - 2 sum_k t_k a_k + sum_k t_k^2
 

@@ -24,7 +24,7 @@ _KINDS = ("precision", "recall", "f1")
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LabelSetF1(EvaluationMetric):
-    """Micro and macro precision, recall and F1 of the labels that are decided for.
+    """Micro and macro precision, recall and F1 of the predicted label sets.
 
     An example is given each of its k best classes whose score is at least a threshold. With TP_c,
     the number of examples of class c that are given c, P_c that are given c, and Y_c that have c:

@@ -170,7 +170,7 @@ def estimate_memory(
     labels: int = 1,
     optimizer: Any = None,
 ) -> MemoryEstimate:
-    """Says how much memory training takes: of a model, or of a head before anything is made.
+    """Computes how much memory training a model, or a head before it is built, takes.
 
         peak = weights + optimizer + index + workspace
                + max(gradients + max(activations, building), evaluation)

@@ -29,7 +29,7 @@ _OF_WEIGHT = 2**12  # bytes that HDF5 takes beside its numbers, about
 
 
 def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True) -> None:
-    """Writes a model that several workers train to a file that is no different from others.
+    """Writes a model that several workers train to an ordinary Keras file.
 
     All workers call it, with the same arguments; worker 0 writes. A single process loads the file
     by `keras.saving.load_model`, and so do workers, each its rows of W. The tables of a hash

@@ -293,7 +293,7 @@ class RowOptimizer(OptimizerHooks):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowSGD(RowOptimizer):
-    """SGD on the rows that a step touches.
+    """SGD on the rows that a step uses.
 
     With momentum mu, for a touched row w with gradient g:
 
@@ -336,7 +336,7 @@ class RowSGD(RowOptimizer):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowAdagrad(RowOptimizer):
-    """Adagrad on the rows that a step touches.
+    """Adagrad on the rows that a step uses.
 
         a <- a + g^2,  w <- w - eta g / sqrt(a + epsilon)
 
@@ -391,7 +391,7 @@ class RowAdagrad(RowOptimizer):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowAdam(RowOptimizer):
-    """Adam on the rows that a step touches.
+    """Adam on the rows that a step uses.
 
     For a touched row w with gradient g, and t the number of updates of this row, this one included:
 

@@ -17,7 +17,7 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class InBatch(Sampler):
-    """The different labels of a batch, and of earlier ones if wanted: nothing is drawn.
+    """In-batch candidates: the labels of the batch, and of earlier batches if wanted.
 
         E_c = 1 - (1 - 1 / B_c)^(1 + queue)
 

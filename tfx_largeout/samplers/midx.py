@@ -18,7 +18,7 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class MIDX(Sampler):
-    """Draws from q(c|h), which is near the model's softmax and known exactly, without looking at W.
+    """Draws from q(c|h), near the model's softmax and known exactly, without a pass over W.
 
         q(c|h) ~ v_c exp(h . code(w_c)),  E_c = S q(c|h)
 

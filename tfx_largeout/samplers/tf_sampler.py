@@ -26,7 +26,7 @@ TF_SAMPLERS: dict[str, Callable[..., Any]] = {
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class TFSampler(Sampler):
-    """Candidates from a function that returns TensorFlow's triple.
+    """Candidates from a function as `tf.random.log_uniform_candidate_sampler`.
 
     The function gets the arguments of `tf.random.log_uniform_candidate_sampler` by name, except
     `seed`, and returns (ids `[S]`, expected counts of the labels, expected counts of the ids). It
