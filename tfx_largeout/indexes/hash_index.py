@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import keras
@@ -222,11 +223,10 @@ class HashIndex(Index, SearchIndex):
                 lambda: (touched, radius),
             )
         moved = self._update(kernel, bias, touched, turn.tables, radius)
+        most = math.inf
         if self.max_drift is not None:
-            # All workers go by one schedule.
-            moved = self._rows.workers.sum(moved, f"{self._rows.site}/moved")
-        most = (self.max_drift or 1) * self.num_tables * self._rows.num_classes
-        self.schedule.assign(turn.after(moved, self.growth, self.first_period, most))
+            most = self.max_drift * self.num_tables * self._rows.num_classes
+        self.schedule.assign(turn.after(self._rows, moved, self.growth, self.first_period, most))
 
     def codes(self, vectors: tf.Tensor, implementation: str = "auto") -> tf.Tensor:
         """Returns the buckets of queries `[n, D]` in each table, `[n, L]`; -1 where there is none.

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.indexes.base import HOST
+from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.hashing.hash_tables import HashTables
 from tfx_largeout.ops.rows.variable_rows import signed, unsigned
 
@@ -51,15 +53,21 @@ class Turn(NamedTuple):
             begins, ends = is_time & (first == 0), end >= num_tables
         return cls(due, first, end, period, moved, tables, begins, ends)
 
-    def after(self, moved: tf.Tensor, growth: float, shortest: float, most: float) -> tf.Tensor:
-        """Returns the schedule after the step.
+    def after(
+        self, rows: ClassRows, moved: tf.Tensor, growth: float, shortest: float, most: float
+    ) -> tf.Tensor:
+        """Returns the schedule after the step; over several workers the same on all of them.
 
         Args:
-            moved: How many classes moved in it.
+            rows: Those that the tables are over.
+            moved: How many of them moved in it.
             growth: The next period over this one, or this one over the next.
             shortest: What no period is below.
-            most: How many classes may move in a round, over all tables, for the period to grow.
+            most: How many classes may move in a round, over all tables and workers, for the period
+                to grow. `math.inf`: it grows in any case.
         """
+        if most < math.inf:
+            moved = rows.workers.sum(moved, f"{rows.site}/moved")
         with tf.device(HOST):
             none = tf.zeros_like(self.due)
             total = self.moved + tf.cast(moved, self.moved.dtype)

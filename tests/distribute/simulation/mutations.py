@@ -94,6 +94,11 @@ MUTATIONS: dict[str, tuple[str, str, dict[str, str]]] = {
         "_slices",
         {"tf.size(unique)) / workers.size": "tf.size(unique))"},
     ),
+    "a schedule of its own": (
+        "indexes.table_schedule",
+        "Turn.after",
+        {"moved = rows.workers.sum(": "rows.workers.sum("},
+    ),
     "votes of rows, not of classes": (
         "indexes.found_by_all",
         "most_voted",

@@ -182,9 +182,8 @@ class Worker:
         moved = (self.problem.codes(self.kernel) != self.problem.codes(before)).sum()
         if first < end:
             self.rebuild(step, int(first), int(end))
-        of_all = self.workers.sum(tf.constant(int(moved), tf.int64), "head/moved")
-        most = 0.1 * TABLES * self.problem.classes
-        self.schedule = turn.after(of_all, 1.5, PERIOD, most).numpy()
+        own, most = tf.constant(int(moved), tf.int64), 0.1 * TABLES * self.problem.classes
+        self.schedule = turn.after(self.rows, own, 1.5, PERIOD, most).numpy()
         self.observe("schedule", step, self.schedule.tolist())
         votes = (self.entries == self.problem.query(step)[:, np.newaxis]).sum(axis=0)
         self.observe("votes", step, (self.rows.shard.class_of(np.arange(len(votes))), votes))
