@@ -265,11 +265,12 @@ def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
 
     try:
         digest = together(workers, _SITE_OF_FILES, write_part)
-        numbers = _DIGEST.unpack(bytes.fromhex(digest))
-        heard = meet(workers, SAVE, _SITE_OF_FILES, numbers=numbers).numpy()
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    # Worker 0 may go on from here and name the part, even if this worker hears of an error.
+    numbers = _DIGEST.unpack(bytes.fromhex(digest))
+    heard = meet(workers, SAVE, _SITE_OF_FILES, numbers=numbers).numpy()
     digests = [_DIGEST.pack(*said.tolist()).hex() for said in heard]
 
     def write_shared() -> None:

@@ -6,11 +6,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from child import run_child
 from distribute.simulation import behaviours, simulate
 from distribute.simulation.mutations import MUTATIONS
 from variants import thorough
+
+from tfx_largeout.callbacks import checkpoint_folder
+from tfx_largeout.callbacks.checkpoint_folder import Snapshot
+from tfx_largeout.distribute.workers import Workers
 
 REAL = Path(simulate.__file__).with_name("real_workers.py")
 MOST = 600  # seeds until a mistake is noticed
@@ -28,6 +34,29 @@ def test_a_seed_is_the_same_run_each_time():
         run.run()
         traces.append(run.world.trace)
     assert traces[0] == traces[1]
+
+
+class Echo(Workers):
+    """Worker 1, for whom worker 0 says the same, until the n-th time."""
+
+    def __init__(self, times):
+        super().__init__(2, 1)
+        self.times = times
+
+    def gather(self, x, name):
+        self.times -= 1
+        if self.times < 0:
+            raise tf.errors.UnavailableError(None, None, "Socket closed")
+        return tf.stack([x, x])
+
+
+@pytest.mark.parametrize("times, stays", [(1, False), (2, True)])
+def test_a_part_stays_that_worker_0_may_have_named(tmp_path, times, stays):
+    """As in a run whose network broke between the two workers after all digests were sent."""
+    snapshot = Snapshot({}, {}, [("kernel", lambda: np.ones([2, 3]))], [], frozenset(["kernel"]))
+    with pytest.raises(tf.errors.UnavailableError):
+        checkpoint_folder._write_files(Echo(times), tmp_path / "epoch-1-batch-0.npz", snapshot)
+    assert len(list(tmp_path.glob("*.part"))) == stays
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
