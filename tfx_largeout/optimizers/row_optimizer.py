@@ -79,8 +79,8 @@ class RowOptimizer(OptimizerHooks):
         moment_dtype: That of the momentum of `RowSGD`, and of m and v of `RowAdam`: `"float32"`
             (default; float64 beside float64 weights) or `"bfloat16"`, which is rounded at random:
             to the nearest number v would stand still, as 1 - beta_2 = 0.001 is less than 1/512.
-        seed: That of random bits, an integer in [0, 2^32). Default None: drawn here, if it is
-            needed, and kept in the configuration.
+        seed: That of random bits, an integer in [0, 2^32), for all workers the same. Default None:
+            drawn here, if it is needed, and kept in the configuration.
         name: The name of the optimizer.
         **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and what else any Keras
             optimizer takes, in `model.compile` (with averages and accumulation all rows are
