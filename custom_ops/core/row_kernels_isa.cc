@@ -14,9 +14,10 @@ constexpr int64_t kRowsAhead = 12;  // that are asked for before they are needed
 // 32 random bits for each of up to kLanes columns of a row from `column` on, by two halves of a
 // key. They are the same on every instruction set, and in random_bits of Python.
 TFX_INLINE Words RandomWords(uint32_t low, uint32_t high, int64_t column) {
+  constexpr uint32_t kStride = 0x9e3779b9u;
   Words x;
-  for (int i = 0; i < kLanes; ++i) x[i] = i;
-  x = (x + static_cast<uint32_t>(column)) * 0x9e3779b9u + low;
+  for (int i = 0; i < kLanes; ++i) x[i] = i * kStride;  // a constant
+  x += static_cast<uint32_t>(column) * kStride + low;
   x = (x ^ (x >> 16)) * 0x21f0aaadu ^ high;
   x = (x ^ (x >> 15)) * 0x735a2d97u;
   return x ^ (x >> 15);
