@@ -33,11 +33,6 @@ MUTATIONS: dict[str, tuple[str, str, dict[str, str]]] = {
         "CheckpointFolder._remove_unused",
         {"path.name not in used and": ""},
     ),
-    "does not look at the bytes": (
-        _FOLDER,
-        "StoredRun._open_parts",
-        {"check=is_mine": "check=False", "if part.digest != digest": "if False"},
-    ),
     "what is its own is of worker 0": (
         _FOLDER,
         "StoredRun.__init__",

@@ -19,7 +19,7 @@ from tfx_largeout.callbacks.checkpoint_folder import Snapshot
 from tfx_largeout.distribute.workers import Workers
 
 REAL = Path(simulate.__file__).with_name("real_workers.py")
-MOST = 600  # seeds until a mistake is noticed
+MOST = 300  # seeds until a mistake is noticed
 
 
 @pytest.mark.parametrize("seeds", [range(200), *thorough(range(200, 3000))])
