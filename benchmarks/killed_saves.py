@@ -17,6 +17,7 @@ said to be done or the one after it. At the end, one more save must leave nothin
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import random
@@ -52,7 +53,10 @@ class OfModel:
 
     def prepare(self) -> None:
         head = tlo.heads.SampledHead(
-            self.classes, tlo.samplers.Uniform(8), tlo.optimizers.RowSGD(0.1)
+            self.classes,
+            tlo.samplers.Uniform(8),
+            tlo.optimizers.RowSGD(0.1),
+            kernel_initializer="zeros",
         )
         self.model = keras.Sequential([keras.Input([WIDTH]), head])
 
@@ -160,10 +164,12 @@ def found(kind: Any) -> int:
     return int(said[0]) if said else -1
 
 
-def unfinished(folder: Path) -> list[str]:
-    return [
-        p.name for p in folder.iterdir() if p.name.startswith("unfinished.") or p.suffix == ".tmp"
-    ]
+def unfinished(folder: Path) -> list[tuple[str, int]]:
+    """Returns names and times of what is being written, or was left."""
+    paths = [p for p in folder.iterdir() if p.name.startswith("unfinished.") or p.suffix == ".tmp"]
+    with contextlib.suppress(FileNotFoundError):  # it has just got its name
+        return [(path.name, path.stat().st_ctime_ns) for path in paths]
+    return []
 
 
 def row(name: str, kills: int, gb: float, seed: int, within: Path | None) -> dict[str, Any]:
@@ -171,13 +177,13 @@ def row(name: str, kills: int, gb: float, seed: int, within: Path | None) -> dic
     kind, rng = KINDS[name](folder, gb), random.Random(f"{name} {seed}")
     counts = {"in_a_save": 0, "loaded_last": 0, "loaded_new": 0, "lost": 0}
     try:
-        child = saving(kind, 1, 2)
-        child.line(), child.line()
+        child = saving(kind, 1, 1)
+        child.line()
         start = time.perf_counter()
         child.line()
         seconds = time.perf_counter() - start
         child.end()
-        done = 2
+        done = 1
         for kill in range(kills):
             before = unfinished(folder)
             child = saving(kind, done + 1, 1_000_000)
@@ -195,7 +201,7 @@ def row(name: str, kills: int, gb: float, seed: int, within: Path | None) -> dic
             which = {done: "loaded_last", done + 1: "loaded_new"}.get(number, "lost")
             counts[which] += 1
             done = max(number, done)
-            print(name, kill + 1, which, unfinished(folder), flush=True)
+            print(name, kill + 1, which, [left for left, _ in unfinished(folder)], flush=True)
         child = saving(kind, done + 1, 1)
         child.end()
         counts["left_over"] = len(unfinished(folder))
