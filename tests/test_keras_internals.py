@@ -32,6 +32,7 @@ from tfx_largeout.keras_internals import (
     metrics_given,
     names_forgotten,
     operations_of,
+    optimizer_like,
     options_of_function,
     outputs_with,
     own_weights,
@@ -135,6 +136,12 @@ def test_variables_are_made_while_keras_asks_for_shapes():
     keras.Sequential([keras.Input((2,)), Makes()])
     why = "stateless_scope, symbolic_scope: they are other ones when a model is made"
     assert made and made[0].numpy().tolist() == [1, 1, 1], why
+
+
+def test_an_optimizer_like_another_one():
+    like = optimizer_like(keras.optimizers.SGD(lambda: 0.1, nesterov=True), {"nesterov", "other"})
+    assert float(like.learning_rate) == 0.5, "_learning_rate"
+    assert like.nesterov is False
 
 
 def test_a_constraint_finds_the_optimizer_that_steps():

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 import keras
@@ -60,6 +60,18 @@ def makes_variables() -> Iterator[None]:
     finally:
         for name, scope in before.items():
             global_state.set_global_attribute(name, scope)
+
+
+def optimizer_like(optimizer: Any, off: Set[str]) -> Any:
+    """Returns an optimizer of the same configuration, without some options that it may have.
+
+    Its learning rate is a number, as a schedule or a function need not have a configuration:
+    `_learning_rate`.
+    """
+    shown = object.__new__(type(optimizer))
+    vars(shown).update(vars(optimizer), _learning_rate=0.5)
+    config = shown.get_config()
+    return type(optimizer).from_config(config | dict.fromkeys(off & config.keys(), False))
 
 
 def h5_dataset(store: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Any:

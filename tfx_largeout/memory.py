@@ -194,10 +194,10 @@ def _of_cgroups() -> Iterator[int]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, files = _CGROUPS, ("memory.max", "memory.current", "inactive_file")
+            root, files = _CGROUPS, ("memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
             root = _CGROUPS / "memory"
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
         else:
             continue
         folder = root / path.lstrip("/")
@@ -210,7 +210,8 @@ def _of_cgroups() -> Iterator[int]:
                 break
 
 
-def _left_in(group: Path, limit: str, usage: str, reclaimable: str) -> int | None:
+def _left_in(group: Path, limit: str, usage: str, prefix: str) -> int | None:
+    """Returns what a group may still have; pages of files, which usage counts, go if need be."""
     try:
         most, used = (group / limit).read_text().strip(), int((group / usage).read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -218,7 +219,8 @@ def _left_in(group: Path, limit: str, usage: str, reclaimable: str) -> int | Non
         return None
     if most == "max" or int(most) >= 2**60:
         return None
-    return max(int(most) - used + int(stat.get(reclaimable, 0)), 0)
+    of_files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+    return max(int(most) - used + of_files, 0)
 
 
 def _held_by_tensorflow() -> int:

@@ -366,11 +366,12 @@ def test_global_random_states_come_back(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_seed_that_the_head_has_drawn_comes_back(tmp_path):
+def test_seeds_that_the_head_and_its_optimizer_have_drawn_come_back(tmp_path):
     def make(seed):
         keras.utils.set_random_seed(5)
-        model = model_with(sampled_head(seed=None), tlo.losses.SampledSoftmax())
-        model.layers[-1].seed = seed  # as if drawn
+        model = model_with(narrow_head(), tlo.losses.SampledSoftmax())
+        head = model.layers[-1]
+        head.seed = head.optimizer.seed = seed  # as if drawn
         return model
 
     first, second, start = make(1), make(2), make(1)

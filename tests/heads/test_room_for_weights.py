@@ -98,6 +98,38 @@ def test_state_of_the_models_optimizer_is_refused_by_name(monkeypatch):
         model.fit(*data, verbose=0)
 
 
+class OwnSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 1e-3
+
+
+class OwnOptimizer(keras.optimizers.Adam):
+    """One that its configuration does not make again."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+
+def test_an_optimizer_without_a_configuration_trains():
+    def estimate(optimizer):
+        return tlo.estimate_memory(
+            tlo.heads.DenseHead(100), 8, hidden_size=D, optimizer=optimizer
+        ).optimizer
+
+    for optimizer in (keras.optimizers.Adam(OwnSchedule()), keras.optimizers.Adam(lambda: 1e-3)):
+        assert estimate(optimizer) == 2 * 4 * 100 * (D + 1)
+    with pytest.raises(ValueError, match="optimizer must be one that its get_config makes again"):
+        estimate(OwnOptimizer(1))
+    own = tlo.optimizers.RowAdam(OwnSchedule())
+    heads = [tlo.heads.SampledHead(100, tlo.samplers.Uniform(9), own), tlo.heads.DenseHead(100)]
+    losses = tlo.losses.SampledSoftmax(), tlo.losses.SoftmaxCrossentropy()
+    for head, optimizer, loss in zip(heads, ("sgd", OwnOptimizer(1)), losses, strict=True):
+        model = keras.Sequential([keras.Input([D]), head])
+        model.compile(optimizer, loss, jit_compile=False)
+        model.train_on_batch(np.zeros([2, D], "float32"), np.zeros(2, int))
+
+
 def test_an_embedding_says_so_too(monkeypatch):
     having(monkeypatch, 60)
     for layer, shape in (
@@ -124,7 +156,9 @@ def test_what_a_process_can_have(tmp_path, monkeypatch):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "memory.max").write_text(f"{most}\n")
         (folder / "memory.current").write_text(f"{used}\n")
-        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {reclaimable}\n")
+        (folder / "memory.stat").write_text(
+            f"anon 1\ninactive_file {reclaimable // 4}\nactive_file {reclaimable * 3 // 4}\n"
+        )
 
     (tmp_path / "proc/self/cgroup").write_text("0::/outer/inner\n")
     group("outer/inner", "max", 10, 0)

@@ -239,6 +239,17 @@ def test_slots_follow_classes_that_stay(name):
     other.fit(X, LABELS % 12, verbose=0)
 
 
+def test_other_weights_do_not_get_what_rounding_left_of_those_before():
+    model = model_with(sampled(RowAdagrad(0.2, compensation=True)), tlo.losses.SampledSoftmax)
+    head = model.layers[-1]
+    fit(model)
+    errors = head.slots_of(head.kernel)[-1]
+    assert np.any(tf.cast(errors, tf.float32).numpy())
+    head.set_dense_weights(np.zeros(head.kernel.shape), np.zeros(head.bias.shape))
+    for weight in (head.kernel, head.bias):
+        assert not np.any(tf.cast(head.slots_of(weight)[-1], tf.float32).numpy())
+
+
 def test_a_head_in_place_of_a_dense_layer():
     inputs = keras.Input((WIDTH,))
     model = keras.Model(inputs, keras.layers.Dense(CLASSES, activation="softmax")(inputs))

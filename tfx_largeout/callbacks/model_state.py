@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.distribute.class_shard import shape_of_all, shard_of
+from tfx_largeout.distribute.data_parallel import with_parts
 from tfx_largeout.heads.base import Head
 from tfx_largeout.indexes.base import DerivedState
 from tfx_largeout.keras_internals import flat_layers, own_weights, seed_generators
@@ -89,7 +90,7 @@ class ModelState:
                 for found in self._found.values()
             ],
             "heads": [_configuration(head) for head in self._heads()],
-            "seeds": [getattr(head, "seed", None) for head in self._heads()],
+            "seeds": [getattr(each, "seed", None) for each in self._seeded()],
         }
 
     def check(self, facts: dict[str, Any]) -> None:
@@ -146,9 +147,9 @@ class ModelState:
                 if isinstance(layer, DerivedState):
                     layer.start_anew()
         is_new = False
-        for head, seed in zip(self._heads(), facts["seeds"], strict=True):
-            if seed is not None and head.seed != seed:
-                head.seed, is_new = seed, True
+        for each, seed in zip(self._seeded(), facts["seeds"], strict=True):
+            if seed is not None and each.seed != seed:
+                each.seed, is_new = seed, True
         return is_new
 
     def not_saved(self, graph: Any) -> Iterator[str]:
@@ -172,6 +173,11 @@ class ModelState:
     def _heads(self) -> list[Head]:
         return [layer for layer in self._layers if isinstance(layer, Head)]
 
+    def _seeded(self) -> list[Any]:
+        """Returns heads and optimizers, of which some have a seed."""
+        optimizers = [each for layer in self._layers for each in _optimizers(layer)]
+        return [*self._heads(), *(part for each in optimizers for part in with_parts(each))]
+
 
 def _variables(layers: list[Any], metrics: list[Any], kept: bool) -> Iterator[_Found]:
     for layer in layers:
@@ -186,9 +192,12 @@ def _variables(layers: list[Any], metrics: list[Any], kept: bool) -> Iterator[_F
     for metric in metrics:
         yield from _of_owner(metric)
     for layer in layers:
-        for optimizer in vars(layer).values():
-            if isinstance(optimizer, keras.optimizers.Optimizer):
-                yield from _of_owner(optimizer)
+        for optimizer in _optimizers(layer):
+            yield from _of_owner(optimizer)
+
+
+def _optimizers(layer: Any) -> list[Any]:
+    return [each for each in vars(layer).values() if isinstance(each, keras.optimizers.Optimizer)]
 
 
 def _of_owner(owner: Any) -> Iterator[_Found]:

@@ -236,6 +236,9 @@ class KernelHead(DenseWeights):
         self.kernel.assign(kernel)
         if self.bias is not None:
             self.bias.assign(bias)
+        optimizer = getattr(self, "optimizer", None)
+        if optimizer is not None:
+            optimizer.forget_errors()
 
     @property
     def weights_with_rows(self) -> list[Any]:

@@ -24,7 +24,7 @@ def check_room(head: Any, width: int, examples: int | None) -> None:
     """
     try:
         weights = head.weights_of(width, head.workers.size)
-    except ValueError:  # a head that does not say
+    except ValueError:  # a head, or an optimizer, that does not say
         return
     owner = f"{type(head).__name__} {head.name!r}"
     refuse_what_is_too_large(owner, weights, lambda available: _smaller(head, width, available))
@@ -46,7 +46,10 @@ def check_room_for_step(head: Any, optimizer: Any, examples: int | None) -> None
     of_optimizer = OptimizerMemory(optimizer)
     slots: list[Weight] = []
     if not optimizer.built:
-        slots = [slot for weight in trained for slot in of_optimizer.slots_of(weight)]
+        try:
+            slots = [slot for weight in trained for slot in of_optimizer.slots_of(weight)]
+        except ValueError:  # an optimizer that can't be made again
+            return
     owner = f"{type(optimizer).__name__} {optimizer.name!r} for {type(head).__name__} {head.name!r}"
     refuse_what_is_too_large(owner, slots, lambda available: _SMALLER_OF_DENSE)
     step = of_optimizer.step(examples or 1, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tfx_largeout.distribute.data_parallel import with_parts
-from tfx_largeout.keras_internals import makes_variables
+from tfx_largeout.keras_internals import makes_variables, optimizer_like
 from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
 from tfx_largeout.optimizers.row_optimizer import SHORT_OPTIONS, RowOptimizer
@@ -61,14 +61,19 @@ class OptimizerMemory:
     def _of_small(self, rank: int, dtype: str) -> list[Weight]:
         if (rank, dtype) not in self._known:
             zeros = keras.initializers.Zeros()
-            with makes_variables():
-                small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
-                config = self._optimizer.get_config()
-                if dtype != "bfloat16":  # these options go by other weights of the model
-                    config |= dict.fromkeys(SHORT_OPTIONS & config.keys(), False)
-                like = type(self._optimizer).from_config(config)
-                like.build([small])
-                slots = [Weight.of(each, "optimizer") for each in like.variables]
+            # These options go by other weights of the model.
+            off = set[str]() if dtype == "bfloat16" else SHORT_OPTIONS
+            try:
+                with makes_variables():
+                    small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
+                    like = optimizer_like(self._optimizer, off)
+                    like.build([small])
+                    slots = [Weight.of(each, "optimizer") for each in like.variables]
+            except Exception as error:
+                raise ValueError(
+                    "optimizer must be one that its get_config makes again, for its memory to be "
+                    f"known; got {self._optimizer!r}, and {type(error).__name__}: {error}"
+                ) from error
             self._known[rank, dtype] = [
                 slot._replace(is_trained=False) for slot in slots if slot.shape
             ]

@@ -189,6 +189,12 @@ class RowOptimizer(OptimizerHooks):
         """Returns the slots of a variable it was built with, in the order of the rule."""
         return [bare_variable(slot) for slot in self._slots[self._place_of(variable)]]
 
+    def forget_errors(self) -> None:
+        """Forgets what rounding has left of weights that others have taken the place of."""
+        for variable, slots in zip(self._trainable_variables, self._slots, strict=True):
+            if self._rounding(self.rule, variable).rounding == "compensated":
+                slots[-1].assign(keras.ops.zeros_like(slots[-1]))
+
     def _place_of(self, variable: Any) -> int:
         wanted = bare_variable(variable)
         return [bare_variable(own) is wanted for own in self._trainable_variables].index(True)
