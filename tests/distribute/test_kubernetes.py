@@ -60,8 +60,9 @@ def test_arguments(monkeypatch):
         kubernetes_workers(2, "svc")
     with pytest.raises(ValueError, match="service must be the name of a headless service; got ''"):
         kubernetes_workers(3, "")
-    with pytest.raises(ValueError, match="port"):
-        kubernetes_workers(3, "svc", 0)
+    for port in (0, 65536):
+        with pytest.raises(ValueError, match=f"port must be .*; got {port}"):
+            kubernetes_workers(3, "svc", port)
 
 
 def test_the_manifest_says_the_same_everywhere():

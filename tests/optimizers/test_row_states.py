@@ -294,6 +294,7 @@ def test_weights_of_other_dtypes_are_left_as_they_are_beside_those_of_bfloat16()
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: RowSGD(np.float32(-1)), "learning_rate must be a finite number above 0; got"),
         (lambda: RowSGD(stochastic_rounding=1), "stochastic_rounding must be True or False; got 1"),
         (lambda: RowSGD(compensation="yes"), "compensation must be True or False; got 'yes'"),
         (

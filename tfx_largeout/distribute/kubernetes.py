@@ -30,7 +30,7 @@ def kubernetes_workers(size: int, service: str, port: int = 8888) -> tuple[list[
             port.
     """
     size = integer_argument("size", size, at_least=1)
-    port = integer_argument("port", port, at_least=1)
+    port = integer_argument("port", port, 1, 65535)
     if not isinstance(service, str) or not service:
         raise ValueError(f"service must be the name of a headless service; got {service!r}")
     index, host = os.environ.get(_INDEX, ""), os.environ.get(_HOST, "")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import numbers
 import random
 from typing import Any
 
@@ -119,7 +120,7 @@ class RowOptimizer(OptimizerHooks):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(learning_rate, (int, float)):
+        if isinstance(learning_rate, numbers.Real):  # those of NumPy too
             learning_rate = number_argument("learning_rate", learning_rate, above=0)
         super().__init__(learning_rate, name=name, **kwargs)
         self.row_weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
