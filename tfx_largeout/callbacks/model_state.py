@@ -27,7 +27,7 @@ from tfx_largeout.tensorflow_internals import is_stateful
 _FREE = frozenset(
     ("name", "seed", "dtype", "trainable", "learning_rate", "initial_log_partition")
     + ("kernel_initializer", "bias_initializer", "build_config", "shared_object_id")
-    + ("module",)  # where a class is: that may move, and its name stays
+    + ("module", "device")  # where a class, or a weight, is: that may change
 )
 
 _PUT_BACK = 2**30  # bytes of variables that a failed `restore` puts back: they are kept meanwhile
