@@ -90,7 +90,9 @@ def test_state_of_the_models_optimizer_is_refused_by_name(monkeypatch):
     model.compile("adam", tlo.losses.SoftmaxCrossentropy(), jit_compile=False)
     having(monkeypatch, 200)
     data = np.zeros([2, D], "float32"), np.zeros(2, int)
-    with pytest.raises(MemoryError, match=r"Adam 'adam\w*' for DenseHead 'large'.*optimizer 264 MB"):
+    with pytest.raises(
+        MemoryError, match=r"Adam 'adam\w*' for DenseHead 'large'.*optimizer 264 MB"
+    ):
         model.fit(*data, verbose=0)
     assert not model.optimizer.built
     model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), jit_compile=False)
@@ -111,6 +113,16 @@ class OwnOptimizer(keras.optimizers.Adam):
         self.other = other
 
 
+class OwnRowOptimizer(tlo.optimizers.RowAdagrad):
+    def __init__(self, other):
+        super().__init__()
+        self.other = other
+
+
+def of_rows(optimizer):
+    return tlo.heads.SampledHead(100, tlo.samplers.Uniform(9), optimizer, dtype="mixed_bfloat16")
+
+
 def test_an_optimizer_without_a_configuration_trains():
     def estimate(optimizer):
         return tlo.estimate_memory(
@@ -121,10 +133,11 @@ def test_an_optimizer_without_a_configuration_trains():
         assert estimate(optimizer) == 2 * 4 * 100 * (D + 1)
     with pytest.raises(ValueError, match="optimizer must be one that its get_config makes again"):
         estimate(OwnOptimizer(1))
-    own = tlo.optimizers.RowAdam(OwnSchedule())
-    heads = [tlo.heads.SampledHead(100, tlo.samplers.Uniform(9), own), tlo.heads.DenseHead(100)]
-    losses = tlo.losses.SampledSoftmax(), tlo.losses.SoftmaxCrossentropy()
-    for head, optimizer, loss in zip(heads, ("sgd", OwnOptimizer(1)), losses, strict=True):
+    for head, optimizer, loss in (
+        (of_rows(tlo.optimizers.RowAdam(OwnSchedule())), "sgd", tlo.losses.SampledSoftmax()),
+        (of_rows(OwnRowOptimizer(1)), "sgd", tlo.losses.SampledSoftmax()),
+        (tlo.heads.DenseHead(100), OwnOptimizer(1), tlo.losses.SoftmaxCrossentropy()),
+    ):
         model = keras.Sequential([keras.Input([D]), head])
         model.compile(optimizer, loss, jit_compile=False)
         model.train_on_batch(np.zeros([2, D], "float32"), np.zeros(2, int))

@@ -180,6 +180,8 @@ def test_other_layers_are_known_by_their_variables():
         ({"hidden_size": None}, ValueError, "hidden_size must be given"),
         ({"model_or_head": "a head"}, TypeError, "model_or_head must be"),
         ({"model_or_head": keras.Sequential()}, ValueError, "model_or_head must be built"),
+        ({"model_or_head": keras.layers.Dense(3)}, ValueError, "model_or_head must be built"),
+        ({"model_or_head": sampled(3), "workers": 4}, ValueError, "workers must be at most the 3"),
         (
             {
                 "model_or_head": tlo.heads.HierarchicalSoftmaxHead(9, tlo.optimizers.RowSGD()),

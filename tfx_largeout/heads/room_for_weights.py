@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tfx_largeout.memory import Weight, refuse_what_is_too_large, sum_of, warn_of_what_is_too_large
+from tfx_largeout.memory import refuse_what_is_too_large, sum_of, warn_of_what_is_too_large
 from tfx_largeout.memory import text_of_bytes as text
 from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
 
@@ -39,23 +39,22 @@ def check_room_for_step(head: Any, optimizer: Any, examples: int | None) -> None
     Raises:
         MemoryError: The state of its weights needs more than the process can have.
     """
-    weights = head.weights_of(head.width, head.workers.size)
-    trained = [weight for weight in weights if weight.is_trained]
+    of_optimizer = OptimizerMemory(optimizer)
+    try:
+        weights = head.weights_of(head.width, head.workers.size)
+        trained = [weight for weight in weights if weight.is_trained]
+        made = [] if optimizer.built else trained
+        slots = [slot for weight in made for slot in of_optimizer.slots_of(weight)]
+    except ValueError:  # as above
+        return
     if not trained:
         return
-    of_optimizer = OptimizerMemory(optimizer)
-    slots: list[Weight] = []
-    if not optimizer.built:
-        try:
-            slots = [slot for weight in trained for slot in of_optimizer.slots_of(weight)]
-        except ValueError:  # an optimizer that can't be made again
-            return
     owner = f"{type(optimizer).__name__} {optimizer.name!r} for {type(head).__name__} {head.name!r}"
     refuse_what_is_too_large(owner, slots, lambda available: _SMALLER_OF_DENSE)
     step = of_optimizer.step(examples or 1, 1)
     memory = head.memory_of_step(head.width, step, head.workers.size)
-    made = step.temporaries * max(weight.num_bytes for weight in trained)
-    memory = memory._replace(activations=max(memory.activations, made), building=0)
+    temporary = step.temporaries * max(weight.num_bytes for weight in trained)
+    memory = memory._replace(activations=max(memory.activations, temporary), building=0)
     owner = f"{type(head).__name__} {head.name!r}"
     warn_of_what_is_too_large(owner, slots, memory, lambda available: _SMALLER_OF_DENSE)
 

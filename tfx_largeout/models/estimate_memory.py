@@ -205,7 +205,8 @@ def estimate_memory(
     Raises:
         TypeError: `model_or_head` is none.
         ValueError: A number is out of range; a head that is not built has no `hidden_size`, or a
-            model is not built; or the classes of a head can't be spread over workers.
+            model or another layer is not built; or the classes of a head can't be spread over so
+            many workers.
     """
     batch_size = integer_argument("batch_size", batch_size, at_least=1)
     workers = integer_argument("workers", workers, at_least=1)
@@ -240,7 +241,7 @@ def _heads_first(root: keras.layers.Layer) -> list[Any]:
     """Returns the layers in a layer, heads first, as some of the others are parts of these."""
     layers = [layer for layer in flat_layers(root) if not isinstance(layer, keras.Model)]
     is_built = bool(layers) and all(layer.built for layer in layers)
-    if isinstance(root, keras.Model) and not is_built:
+    if not isinstance(root, Head) and not is_built:
         raise ValueError(
             f"model_or_head must be built, so that its weights are known; got {root.name!r}, which "
             "is not. Give it an Input, call it on a batch, or ask about its head alone."
@@ -266,6 +267,11 @@ def _workers_of(head: Head, workers: int) -> int:
         raise ValueError(
             f"workers must be 1 for a {type(head).__name__}, {head.name!r}, whose classes can't be "
             f"spread over workers; got {workers}"
+        )
+    if workers > head.num_classes:
+        raise ValueError(
+            f"workers must be at most the {head.num_classes} classes of {head.name!r}; got "
+            f"{workers}"
         )
     return workers
 

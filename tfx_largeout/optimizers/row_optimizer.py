@@ -334,7 +334,7 @@ class RowSGD(RowOptimizer):
     ) -> None:
         super().__init__(learning_rate, weight_decay, row_clip_norm, name, **kwargs)
         self.momentum = number_argument("momentum", momentum, at_least=0, below=1)
-        self.nesterov = bool(nesterov)
+        self.nesterov = flag_argument("nesterov", nesterov)
         if self.moment_dtype != "float32" and not self.momentum:
             raise ValueError(
                 f"moment_dtype must be 'float32' without momentum; got {self.moment_dtype!r}"
