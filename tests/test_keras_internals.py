@@ -130,10 +130,11 @@ def test_variables_are_made_while_keras_asks_for_shapes():
         def call(self, inputs):
             with makes_variables():
                 made.append(keras.Variable(np.ones(3), name="made"))
+                assert made[-1].dtype == "float64", "autocast_scope"
             assert asks_for_shapes()
             return inputs
 
-    keras.Sequential([keras.Input((2,)), Makes()])
+    keras.Sequential([keras.Input((2,)), Makes(dtype="mixed_float16")])
     why = "stateless_scope, symbolic_scope: they are other ones when a model is made"
     assert made and made[0].numpy().tolist() == [1, 1, 1], why
 

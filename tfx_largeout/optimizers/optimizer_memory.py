@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from tfx_largeout.distribute.data_parallel import with_parts
-from tfx_largeout.keras_internals import makes_variables, optimizer_like, without_autocast
+from tfx_largeout.keras_internals import makes_variables, optimizer_like
 from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
 from tfx_largeout.optimizers.row_optimizer import SHORT_OPTIONS, RowOptimizer
@@ -64,7 +64,7 @@ class OptimizerMemory:
             # These options go by other weights of the model.
             off = set[str]() if dtype == "bfloat16" else SHORT_OPTIONS
             try:
-                with makes_variables(), without_autocast():
+                with makes_variables():
                     small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
                     like = optimizer_like(self._optimizer, off)
                     like.build([small])
