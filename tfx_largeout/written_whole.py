@@ -44,8 +44,9 @@ def written_whole(path: str | os.PathLike[str], size: int = 0) -> Iterator[Path]
             os.replace(folder / target.name, target)
             put_names_on_disk(target.parent)
     except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
+        named = error.filename
+        if error.errno is not None and (named is None or UNFINISHED in os.fsdecode(named)):
+            error.filename, error.filename2 = str(path), None
         raise
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from faults import training_runs
 
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, DamagedCheckpoint
+from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.indexes import HashIndex, SimHash
 
@@ -131,6 +132,16 @@ def test_training_does_not_begin_anew_where_none_is_whole(checkpoints, tmp_path)
         with pytest.raises(RuntimeError, match=r"must be whole; got epoch-00002.*epoch-00001"):
             fit("factored", folder, epochs=2)
         assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_what_is_no_checkpoint(tmp_path):
+    path = tmp_path / "epoch-00001-batch-00000000.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("checkpoint.json", "[]")
+    with pytest.raises(DamagedCheckpoint):
+        CheckpointFile(path)
+    path.rename(tmp_path / "epoch-00001-batch-00000000 (copy).npz")
+    assert CheckpointFolder(tmp_path, keep=3).newest() is None
 
 
 # In memory

@@ -88,6 +88,17 @@ def test_an_error_leaves_what_was_there(error, tmp_path):
         assert str(tmp_path / "file") in str(raised.value)
 
 
+def test_an_error_names_the_path_and_not_what_is_unfinished(tmp_path):
+    (tmp_path / "folder" / "file").mkdir(parents=True)
+    for path, error in (
+        (tmp_path / "none" / "file", FileNotFoundError),
+        (tmp_path / "folder", IsADirectoryError),
+    ):
+        with pytest.raises(error) as caught:
+            write(path, "after")
+        assert (caught.value.filename, caught.value.filename2) == (str(path), None)
+
+
 def test_a_link_stays_and_a_device_is_written(tmp_path):
     (tmp_path / "file").write_text("before")
     (tmp_path / "link").symlink_to("file")

@@ -42,6 +42,15 @@ def test_a_file_that_is_there_stays_without_overwrite(tmp_path):
     assert path.read_text() == "mine"
 
 
+def test_arguments(tmp_path):
+    path = tmp_path / "x.keras"
+    with pytest.raises(ValueError, match="overwrite must be True or False; got 'no'"):
+        tlo.save_model(small_model(), path, overwrite="no")
+    with pytest.raises(TypeError, match="model must be a Keras model; got 'model'"):
+        tlo.save_model("model", path)
+    assert not path.exists()
+
+
 def test_a_write_that_fails_leaves_what_was_there(tmp_path):
     path = tmp_path / "x.keras"
     path.write_text("mine")

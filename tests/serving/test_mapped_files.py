@@ -156,6 +156,15 @@ def test_garbage_in_what_tensorflow_reads(part, small_files, tmp_path):
         tlo.serving.load(tmp_path / "1")
 
 
+@pytest.mark.parametrize("part", ["variables.index", "variables.data-00000-of-00001"])
+def test_variables_that_are_cut_off(part, tmp_path):
+    tlo.export(dense_model(), tmp_path / "1", K)
+    (path,) = (tmp_path / "1").rglob(part)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ValueError, match=r"variables\.\* must be files as tlo.export wrote them"):
+        tlo.serving.load(tmp_path / "1")
+
+
 MEMORY = """
 import json, sys
 import tensorflow as tf

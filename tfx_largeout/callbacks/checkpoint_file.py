@@ -29,6 +29,7 @@ _SIGNS_OF_DAMAGE = (
     OSError,
     EOFError,
     KeyError,
+    TypeError,
     ValueError,
     RuntimeError,  # among them NotImplementedError: a method of compression that no one chose
     OverflowError,

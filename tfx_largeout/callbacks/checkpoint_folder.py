@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 import struct
 import warnings
 from collections.abc import Sequence, Set
@@ -29,6 +30,7 @@ from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.meeting import SAVE, agree, meet, together
 from tfx_largeout.distribute.workers import Workers, current
 
+_NAME = re.compile(r"epoch-\d+-batch-\d+\.npz")
 _DAMAGED = ".damaged"
 _PART = ".part"  # the end of the name of the file of one worker
 _SITE = "the folder of Checkpoint"
@@ -129,7 +131,8 @@ class CheckpointFolder:
                 self._remove_unused()
 
     def _paths(self) -> list[Path]:
-        return sorted(self.folder.glob("epoch-*-batch-*.npz"), key=_position)
+        found = self.folder.glob("epoch-*-batch-*.npz")
+        return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_position)
 
     def _remove_unused(self) -> None:
         """Removes files of workers that no checkpoint names, except for those of damaged ones."""

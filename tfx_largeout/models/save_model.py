@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import flag_argument
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.meeting import agree, together
@@ -48,7 +49,8 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
         overwrite: Whether a file that is there is replaced. Default True.
 
     Raises:
-        ValueError: `filepath` ends otherwise; arguments or models differ between workers.
+        TypeError: `model` is no Keras model.
+        ValueError: `filepath` ends otherwise, or `overwrite` is no flag; arguments or models differ between workers.
         FileExistsError: The file is there, and `overwrite` is False.
         OSError: Worker 0 can't write the file.
         Exception: What Keras raises where it can't make the model again from its configuration;
@@ -56,6 +58,9 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
             common kind.
     """
     path, workers = Path(filepath), current()
+    overwrite = flag_argument("overwrite", overwrite)
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a Keras model; got {model!r}")
     facts = {"the path of save_model": str(filepath), "overwrite of save_model": int(overwrite)}
     agree(workers, _SITE, facts)
     _on_first(workers, lambda: _check_path(path, overwrite))

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,9 @@ def load(folder: str | Path) -> Any:
     path = Path(folder)
     prefix = path / _VARIABLES
     files = _files_of(path)
-    reader = tf.train.load_checkpoint(str(prefix))
-    shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    with _damage_named(prefix):
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     tables = {
         key: _Table(prefix.with_name(name), shapes.get(key), dtypes.get(key))
         for key, name in files.items()
@@ -102,10 +104,23 @@ def load(folder: str | Path) -> Any:
     options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=is_plain)
     model = tf.saved_model.load(str(path), options=options)
     for key in others if is_plain else []:
-        _at(model, key).assign(reader.get_tensor(key))
+        with _damage_named(prefix):
+            value = reader.get_tensor(key)
+        _at(model, key).assign(value)
     for key, table in tables.items():
         _at(model, key).assign(table.mapped())
     return model
+
+
+@contextlib.contextmanager
+def _damage_named(prefix: Path) -> Iterator[None]:
+    """Raises a ValueError for what TensorFlow's reader of variables raises over damaged files."""
+    try:
+        yield
+    except (tf.errors.OpError, IndexError, RuntimeError) as error:
+        raise ValueError(
+            f"{prefix}.* must be files as tlo.export wrote them; got others: {error}"
+        ) from error
 
 
 class _Table:
