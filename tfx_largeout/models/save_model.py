@@ -50,7 +50,8 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
 
     Raises:
         TypeError: `model` is no Keras model.
-        ValueError: `filepath` ends otherwise, or `overwrite` is no flag; arguments or models differ between workers.
+        ValueError: `filepath` ends otherwise, or `overwrite` is no flag; arguments or models differ
+            between workers.
         FileExistsError: The file is there, and `overwrite` is False.
         OSError: Worker 0 can't write the file.
         Exception: What Keras raises where it can't make the model again from its configuration;

@@ -81,8 +81,8 @@ def load(folder: str | Path) -> Any:
 
     Raises:
         OSError: There is no such folder, or it can't be read.
-        ValueError: `tlo.export` has not written it, or a file has another size than its table:
-            nothing is mapped then.
+        ValueError: `tlo.export` has not written it, or files of variables are damaged, as one of
+            another size than its table: nothing is mapped then.
 
     TensorFlow's loader notices changed bits in a mapped file; this one does not, as it would have
     to read all of it.
