@@ -325,6 +325,7 @@ def test_weights_that_are_not_bfloat16_are_refused(option):
     message = f"{option} of RowAdagrad 'row_adagrad' must be False where no weights are bfloat16; "
     with pytest.raises(ValueError, match=f"{message}got weights of float32"):
         head.build((None, 4))
+    assert not head.built and not head.variables
     with pytest.raises(ValueError, match="must be False where no weights are bfloat16"):
         RowAdam(**{option: True}).build([keras.Variable(np.ones([3, 2]), dtype="float64")])
     with pytest.raises(ValueError, match="must be without stochastic_rounding and compensation"):

@@ -51,6 +51,10 @@ class RowUpdatingHead(SelfUpdatingHead):
         super().__init__(num_classes, **kwargs)
         self.optimizer = optimizer
 
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        self.optimizer.check_dtypes({self.variable_dtype})  # before anything is made
+        super().build(input_shape)
+
     @property
     def optimizer(self) -> RowOptimizer:
         """The head's optimizer, which is not the model's."""

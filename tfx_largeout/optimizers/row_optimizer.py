@@ -178,7 +178,7 @@ class RowOptimizer(OptimizerHooks):
             "row optimizers serve one replica, or workers (tlo.distribute)",
             "Take FusedAdam, or compile the model outside of the scope of the strategy.",
         )
-        self._refuse_dtypes(variables)
+        self.check_dtypes({keras.backend.standardize_dtype(each.dtype) for each in variables})
         rules = [self._rounding(self.rule, variable) for variable in variables]
         self._slots = [
             [self._add_slot(variable, rule, name) for name in rule.slots]
@@ -249,8 +249,8 @@ class RowOptimizer(OptimizerHooks):
             return rule._replace(rounding="stochastic")
         return rule._replace(rounding="compensated") if self.compensation else rule
 
-    def _refuse_dtypes(self, variables: list[Any]) -> None:
-        dtypes = {keras.backend.standardize_dtype(variable.dtype) for variable in variables}
+    def check_dtypes(self, dtypes: set[str]) -> None:
+        """Refuses weights of some dtypes, none of which is the one that an option is for."""
         if dtypes and "bfloat16" not in dtypes and self.keeps_small_steps:
             option = "stochastic_rounding" if self.stochastic_rounding else "compensation"
             raise ValueError(
