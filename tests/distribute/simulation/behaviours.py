@@ -233,7 +233,10 @@ def simulated(behaviour: Behaviour) -> list[Any]:
     # As a launcher, which ends all: who is stopped says nothing more.
     end = lambda: [process.kill() for process in processes]  # noqa: E731
     world.ended = lambda process: process.error and world.after(GRACE, end)
-    world.run()
+    try:
+        world.run()
+    finally:
+        world.end(processes)
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow
 
-from tfx_largeout.distribute.workers import Workers, set_current
+from tfx_largeout.distribute.workers import ALONE, Workers, set_current
 
 HEARTBEAT, STEP_TIMEOUT = 30.0, 60.0  # seconds: the limits of `connect`
 _REFUSED_BY_GATHER = (tensorflow.bfloat16, tensorflow.bool)
@@ -79,11 +79,12 @@ class World:
             raise self.violation
 
     def end(self, processes: list[Process]) -> None:
-        """Ends the threads of those that still run."""
+        """Ends the threads of those that still run; this process is alone again."""
         self.ended = lambda process: None
         for process in processes:
             process.stopped_until = 0.0
             process.kill()
+        set_current(ALONE)
 
     def part(self, ranks: frozenset[int], seconds: float) -> None:
         """Parts some workers from the others; none hears of the others for so long."""

@@ -42,7 +42,7 @@ from distribute.simulation.network import (
 from distribute.simulation.numpy_tensorflow import Tensor, in_place_of_tensorflow
 from distribute.simulation.problem import Problem
 
-from tfx_largeout.distribute.workers import ALONE, set_current
+from tfx_largeout.distribute.workers import ALONE
 
 _OF_OTHERS = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 KINDS = ("kill", "kill", "stop", "part", "power", "full", "absent", "slow", "damage", "uneven")
@@ -105,7 +105,6 @@ class Run:
                 self.world.run()
         finally:
             self.world.end(self._processes)
-            set_current(ALONE)
         if len(self.invariants.ends) < self.invariants.size:
             raise Violation(f"only workers {sorted(self.invariants.ends)} have ended")
 

@@ -16,10 +16,16 @@ from variants import thorough
 
 from tfx_largeout.callbacks import checkpoint_folder
 from tfx_largeout.callbacks.checkpoint_folder import Snapshot
-from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.distribute.workers import ALONE, Workers, current
 
 REAL = Path(simulate.__file__).with_name("real_workers.py")
 MOST = 300  # seeds until a mistake is noticed
+
+
+@pytest.fixture(autouse=True)
+def alone_again():
+    yield
+    assert current() is ALONE
 
 
 @pytest.mark.parametrize("seeds", [range(200), *thorough(range(200, 3000))])
