@@ -17,8 +17,8 @@
 
 namespace tfx::core {
 
-// One step of FactoredUpdate. Names are those of docs/papers/exact_gradient.md, with eta / beta in the
-// place of eta, where beta = 1 - eta lambda: W' = beta (W - eta / beta dL/dW).
+// One step of FactoredUpdate. Names are those of docs/papers/exact_gradient.md, with eta / beta in
+// the place of eta, where beta = 1 - eta lambda: W' = beta (W - eta / beta dL/dW).
 template <typename T>
 class FactoredStep {
  public:

@@ -2,8 +2,8 @@
 //
 // The SGD step of the naive layer W <- (1 - eta lambda) W - eta dL/dW on a factored W, exactly, in
 // O(D^2) an example (Vincent, de Brebisson and Bouthillier 2015, in a more general form: see
-// docs/papers/exact_gradient.md). The loss reaches the logits o = W h only through the target logits a,
-// q = |o|^2 and s = sum of o.
+// docs/papers/exact_gradient.md). The loss reaches the logits o = W h only through the target
+// logits a, q = |o|^2 and s = sum of o.
 
 #ifndef TFX_LARGEOUT_CORE_FACTORED_UPDATE_H_
 #define TFX_LARGEOUT_CORE_FACTORED_UPDATE_H_
