@@ -25,7 +25,6 @@ from tfx_largeout.keras_internals import (
     is_functional,
     loss_given,
     made_by,
-    makes_variables,
     mask_of,
     means_told,
     metric_names,
@@ -121,22 +120,6 @@ def test_a_file_of_keras_gets_a_data_set_that_is_filled_later(tmp_path):
     model.load_weights(tmp_path / "later.weights.h5")
     assert made[-1].tolist() == [[5, 5, 5]] * 2, "H5IOStore: _h5_entry_group is another one"
     assert h5_dataset({}, "later", (2, 3), np.float32) is None
-
-
-def test_variables_are_made_while_keras_asks_for_shapes():
-    made = []
-
-    class Makes(keras.layers.Layer):
-        def call(self, inputs):
-            with makes_variables():
-                made.append(keras.Variable(np.ones(3), name="made"))
-                assert made[-1].dtype == "float64", "autocast_scope"
-            assert asks_for_shapes()
-            return inputs
-
-    keras.Sequential([keras.Input((2,)), Makes(dtype="mixed_float16")])
-    why = "stateless_scope, symbolic_scope: they are other ones when a model is made"
-    assert made and made[0].numpy().tolist() == [1, 1, 1], why
 
 
 def test_an_optimizer_like_another_one():

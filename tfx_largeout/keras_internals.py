@@ -44,25 +44,6 @@ def asks_for_shapes() -> bool:
     return in_symbolic_scope()
 
 
-@contextlib.contextmanager
-def makes_variables() -> Iterator[None]:
-    """A context outside of all graphs, in which Keras makes variables though it asks for shapes.
-
-    No public name leaves the scopes in which it refuses to, `stateless_scope` and `symbolic_scope`,
-    or in which they seem to have another dtype, `autocast_scope`.
-    """
-    names = ("stateless_scope", "symbolic_scope", "autocast_scope")
-    before = {name: global_state.get_global_attribute(name) for name in names}
-    for name in names:
-        global_state.set_global_attribute(name, None)
-    try:
-        with tf.init_scope():
-            yield
-    finally:
-        for name, scope in before.items():
-            global_state.set_global_attribute(name, scope)
-
-
 def optimizer_like(optimizer: Any, off: Set[str]) -> Any:
     """Returns an optimizer of the same configuration, without some options that it may have.
 

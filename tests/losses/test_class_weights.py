@@ -152,8 +152,8 @@ def test_label_smoothing_with_candidates_names_what_works():
     logits = head(np.ones((2, 3), "float32"), training=True)
     message = (
         r"SoftmaxCrossentropy needs MeanLogitStatistics; got SampledHead, which gives "
-        r"CandidateStatistics. label_smoothing=0.1 takes the mean of all logits. Use a loss that "
-        r".* \(ActiveSetSoftmax, BlackOut, .* or \w+\), or a head that gives "
+        r"CandidateStatistics. label_smoothing=0.1 takes the mean of all logits. Use a loss for "
+        r"what the head gives \(ActiveSetSoftmax, BlackOut, .* or \w+\), or a head that gives "
         r"MeanLogitStatistics \(DenseHead, ExactSoftmaxHead or TiedExactSoftmaxHead\)"
     )
     with pytest.raises(TypeError, match=message):

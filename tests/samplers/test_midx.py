@@ -281,7 +281,7 @@ def test_a_head_wants_an_index_that_fits_the_sampler():
 def test_it_needs_weights_and_an_index():
     sampler = MIDX(3)
     sampler.build(CLASSES)
-    with pytest.raises(ValueError, match=r"weights\.kernel must be .* as MIDX"):
+    with pytest.raises(ValueError, match=r"weights\.kernel must be .*MIDX"):
         sampler.sample(HIDDEN, labels_of(LABELS), SEED)
-    with pytest.raises(ValueError, match=r"weights\.index must be .* as MIDX"):
+    with pytest.raises(ValueError, match=r"weights\.index must be .*for MIDX"):
         sampler.sample(HIDDEN, labels_of(LABELS), SEED, OutputWeights(tf.Variable(KERNEL)))

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import keras
 
 from tfx_largeout.distribute.data_parallel import with_parts
-from tfx_largeout.keras_internals import makes_variables, optimizer_like
+from tfx_largeout.keras_internals import optimizer_like
 from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
 from tfx_largeout.optimizers.row_optimizer import SHORT_OPTIONS, RowOptimizer
@@ -60,15 +61,11 @@ class OptimizerMemory:
 
     def _of_small(self, rank: int, dtype: str) -> list[Weight]:
         if (rank, dtype) not in self._known:
-            zeros = keras.initializers.Zeros()
-            # These options go by other weights of the model.
-            off = set[str]() if dtype == "bfloat16" else SHORT_OPTIONS
             try:
-                with makes_variables():
-                    small = keras.Variable(zeros, _PRIMES[:rank], dtype, name="weight")
-                    like = optimizer_like(self._optimizer, off)
-                    like.build([small])
-                    slots = [Weight.of(each, "optimizer") for each in like.variables]
+                # A function that is traced would take note of variables, and be traced once more;
+                # while Keras asks for shapes it makes none. Another thread has no such scopes.
+                with ThreadPoolExecutor(1) as thread:
+                    slots = thread.submit(self._make_small, rank, dtype).result()
             except Exception as error:
                 raise ValueError(
                     "optimizer must be one that its get_config makes again, for its memory to be "
@@ -78,3 +75,11 @@ class OptimizerMemory:
                 slot._replace(is_trained=False) for slot in slots if slot.shape
             ]
         return self._known[rank, dtype]
+
+    def _make_small(self, rank: int, dtype: str) -> list[Weight]:
+        # Options of bfloat16 go by other weights of the model.
+        off = set[str]() if dtype == "bfloat16" else SHORT_OPTIONS
+        small = keras.Variable(keras.initializers.Zeros(), _PRIMES[:rank], dtype, name="weight")
+        like = optimizer_like(self._optimizer, off)
+        like.build([small])
+        return [Weight.of(each, "optimizer") for each in like.variables]
