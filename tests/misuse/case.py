@@ -92,7 +92,8 @@ def steps_of(head: Any) -> int:
 
 
 def _state(model: keras.Model) -> list[np.ndarray]:
-    weights = list(model.weights)
+    # The count of draws is that of a random generator, which goes on as Keras's own does.
+    weights = [weight for weight in model.weights if not weight.path.endswith("/draws")]
     for layer in model.layers:
         optimizer = getattr(layer, "optimizer", None)
         weights += [] if optimizer is None else optimizer.variables

@@ -91,7 +91,7 @@ class TiedHead(KernelHead):
         self.gives_slices = True
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        if input_shape[-1] != self.embedding.output_dim:
+        if input_shape[-1] not in (None, self.embedding.output_dim):
             raise ValueError(
                 "the hidden activations must be as wide as the embedding, "
                 f"{self.embedding.output_dim}; got width {input_shape[-1]}"
