@@ -260,10 +260,9 @@ def phases(setting: Setting, repeats: int) -> list[dict[str, Any]]:
     ]
 
 
-def whole_model(setting: Setting, repeats: int) -> dict[str, Any]:
-    """Returns the row of `fit` on two hidden layers, with the factored and with a dense head.
+def batches_of_model(setting: Setting) -> tf.data.Dataset:
+    """Returns batches for `fit`, without an end.
 
-    The factored head also with several steps an execution: Keras's own time a step is then less.
     Without autotuning of the data: its thread sleeps for times that double, and the end of `fit`
     waits until it wakes up, as long again as `fit` took at worst.
     """
@@ -274,25 +273,32 @@ def whole_model(setting: Setting, repeats: int) -> dict[str, Any]:
     options = tf.data.Options()
     options.autotune.enabled = False
     data = tf.data.Dataset.from_tensor_slices((inputs, labels)).repeat().prefetch(4)
-    data = data.with_options(options)
+    return data.with_options(options)
 
-    def with_head(head: keras.Layer, steps_per_execution: int = 1) -> keras.Model:
-        layers = [keras.layers.Dense(width, "tanh") for _ in range(2)]
-        result = keras.Sequential([keras.Input((width,)), *layers, head])
-        result.compile(
-            keras.optimizers.SGD(1e-4),
-            loss=tlo.losses.SquaredError(),
-            steps_per_execution=steps_per_execution,
-        )
-        return result
+
+def model_with(head: keras.Layer, loss: Any, width: int, executions: int = 1) -> keras.Model:
+    """Returns a compiled model of two hidden layers and a head."""
+    layers = [keras.layers.Dense(width, "tanh") for _ in range(2)]
+    result = keras.Sequential([keras.Input((width,)), *layers, head])
+    result.compile(keras.optimizers.SGD(1e-4), loss, steps_per_execution=executions)
+    return result
+
+
+def whole_model(setting: Setting, repeats: int) -> dict[str, Any]:
+    """Returns the row of `fit` on two hidden layers, with the factored and with a dense head.
+
+    The factored head also with several steps an execution: Keras's own time a step is then less.
+    """
+    classes, width, _ = setting
+    data, loss = batches_of_model(setting), tlo.losses.SquaredError()
 
     def factored() -> keras.Layer:
         return tlo.heads.FactoredHead(classes, 1e-4)
 
     models = {
-        "factored": with_head(factored()),
-        "executions": with_head(factored(), STEPS_PER_EXECUTION),
-        "naive": with_head(tlo.heads.DenseHead(classes, use_bias=False)),
+        "factored": model_with(factored(), loss, width),
+        "executions": model_with(factored(), loss, width, STEPS_PER_EXECUTION),
+        "naive": model_with(tlo.heads.DenseHead(classes, use_bias=False), loss, width),
     }
     steps = {"factored": 200, "executions": 200, "naive": 2}
     sides: dict[str, Callable[[], Any]] = {

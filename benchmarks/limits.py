@@ -130,29 +130,17 @@ def fit(quick: bool, repeats: int) -> list[Row]:
     """`fit` of the model of `factored_update.py`, with 16 steps an execution and one."""
     setting = factored_update.SMALL if quick else factored_update.CLAIM
     classes, width, batch = setting
-    generator = tf.random.Generator.from_seed(1)
-    inputs = generator.normal([16, batch, width])
-    labels = generator.uniform([16, batch], 0, classes, tf.int64)
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    data = tf.data.Dataset.from_tensor_slices((inputs, labels)).repeat().prefetch(4)
-    data = data.with_options(options)
-
-    def model(head: keras.Layer, loss: Any, executions: int) -> keras.Model:
-        layers = [keras.layers.Dense(width, "tanh") for _ in range(2)]
-        result = keras.Sequential([keras.Input((width,)), *layers, head])
-        result.compile(keras.optimizers.SGD(1e-4), loss, steps_per_execution=executions)
-        return result
-
+    data = factored_update.batches_of_model(setting)
     steps, sides = 20 if quick else 200, {}
     for executions in (1, 16):
         head = tlo.heads.FactoredHead(classes, 1e-4)
         for name, made in (
-            ("factored", model(head, tlo.losses.SquaredError(), executions)),
-            ("trunk", model(keras.layers.Dense(1), "mse", executions)),
+            ("factored", (head, tlo.losses.SquaredError())),
+            ("trunk", (keras.layers.Dense(1), "mse")),
         ):
+            model = factored_update.model_with(*made, width, executions)
             sides[name, executions] = functools.partial(
-                made.fit, data, steps_per_epoch=steps, verbose=0
+                model.fit, data, steps_per_epoch=steps, verbose=0
             )
     seconds = harness.alternate(sides, repeats)
     loop = factored_update.factored_loop(setting, factored_update.Batches.of(setting))
