@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
@@ -23,5 +25,19 @@ def load_example(monkeypatch):
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module
+
+    return load
+
+
+@pytest.fixture
+def import_modules(monkeypatch):
+    """Imports modules of the benchmarks and the examples anew, by their names."""
+
+    def load(*names):
+        for folder in ("examples", "benchmarks"):
+            monkeypatch.syspath_prepend(str(ROOT / folder))
+        for name in ("histories", "ranking", "next_item", "recommenders", "recommender_scale"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        return [importlib.import_module(name) for name in names]
 
     return load

@@ -3,10 +3,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -14,18 +10,13 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 
-ROOT = Path(__file__).parents[2]
 USERS, ITEMS = 50, 12
 
 
 @pytest.fixture
-def modules(monkeypatch):
+def modules(import_modules):
     """The example's module and the benchmark's."""
-    for folder in ("examples", "benchmarks"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    for name in ("histories", "ranking", "recommenders"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return importlib.import_module("ranking"), importlib.import_module("recommenders")
+    return import_modules("ranking", "recommenders")
 
 
 def random_case(seed):

@@ -3,24 +3,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
 CLUSTERS, SIZE = 4, 30
 
 
 @pytest.fixture
-def law(monkeypatch):
-    for folder in ("examples", "benchmarks"):
-        monkeypatch.syspath_prepend(str(ROOT / folder))
-    for name in ("histories", "ranking", "next_item", "recommenders", "recommender_scale"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    module = importlib.import_module("recommender_scale")
+def law(import_modules, monkeypatch):
+    (module,) = import_modules("recommender_scale")
     monkeypatch.setattr(module, "CLUSTERS", CLUSTERS)
     return module.Law(CLUSTERS * SIZE)
 
