@@ -125,8 +125,8 @@ def refuse_what_is_too_large(
         smaller: Returns what would need less, for the bytes that are available.
     """
     needed = sum_of(weights)
-    available = None if needed < _TOO_LITTLE_TO_ASK or _is_on_gpu() else available_bytes()
-    if available is None or needed <= available:
+    available = _too_little_for(needed)
+    if available is None:
         return
     sizes = {part: sum_of(weights, part) for part in ("weights", "optimizer", "index")}
     parts = ", ".join(f"{part} {text_of_bytes(size)}" for part, size in sizes.items() if size)
@@ -145,8 +145,8 @@ def warn_of_what_is_too_large(
     Arguments as in `refuse_what_is_too_large`, and of a step.
     """
     needed = sum_of(weights) + step.at_once
-    available = None if needed < _TOO_LITTLE_TO_ASK or _is_on_gpu() else available_bytes()
-    if available is None or needed <= available:
+    available = _too_little_for(needed)
+    if available is None:
         return
     parts = {"weights and state": sum_of(weights), **step._asdict()}
     there = ", ".join(f"{name} {text_of_bytes(size)}" for name, size in parts.items() if size)
@@ -157,6 +157,12 @@ def warn_of_what_is_too_large(
         RuntimeWarning,
         stacklevel=4,
     )
+
+
+def _too_little_for(needed: int) -> int | None:
+    """Returns the bytes that are available where these are too few; None where they do."""
+    available = None if needed < _TOO_LITTLE_TO_ASK or _is_on_gpu() else available_bytes()
+    return None if available is None or needed <= available else available
 
 
 def text_of_bytes(number: float) -> str:

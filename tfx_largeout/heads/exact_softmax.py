@@ -14,7 +14,6 @@ from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.softmax_head import SoftmaxHead, at_most_1
 from tfx_largeout.labels import Labels
-from tfx_largeout.memory import Weight
 from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
@@ -109,9 +108,6 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
-
-    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
-        return self.with_slots(super().weights_of(width, workers))
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels

@@ -94,6 +94,9 @@ class RowUpdatingHead(SelfUpdatingHead):
         # The one of a strategy can't be assigned in a branch of a graph.
         bare_variable(self.optimizer.iterations).assign_add(1)
 
+    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
+        return self.with_slots(super().weights_of(width, workers))
+
     def with_slots(self, weights: Sequence[Weight]) -> list[Weight]:
         """Returns weights and the state that the optimizer has for them."""
         own_optimizer = OptimizerMemory(self.optimizer)

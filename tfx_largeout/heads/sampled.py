@@ -15,7 +15,6 @@ from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
-from tfx_largeout.memory import Weight
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.statistics import CandidateStatistics
@@ -102,9 +101,6 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
-
-    def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
-        return self.with_slots(super().weights_of(width, workers))
 
     def as_statistics(self, *arguments: Any) -> CandidateStatistics:
         return super().as_statistics(*arguments)._replace(scale=self.scale)

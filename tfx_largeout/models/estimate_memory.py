@@ -28,23 +28,11 @@ from tfx_largeout.memory import (
 )
 from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
 
-_COLUMNS = (
-    "weights",
-    "optimizer",
-    "index",
-    "gradients",
-    "activations",
-    "workspace",
-    "evaluation",
-    "building",
-)
-
 
 @dataclasses.dataclass(frozen=True)
-class LayerMemory:
-    """Bytes of a layer, by part: see `MemoryEstimate`."""
+class _Parts:
+    """Bytes by part: see `MemoryEstimate`."""
 
-    name: str
     weights: int
     optimizer: int
     index: int
@@ -58,6 +46,16 @@ class LayerMemory:
     def parts(self) -> list[int]:
         """The bytes, in the order of the columns."""
         return [getattr(self, name) for name in _COLUMNS]
+
+
+_COLUMNS = [field.name for field in dataclasses.fields(_Parts)]
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerMemory(_Parts):
+    """Bytes of a layer, by part: see `MemoryEstimate`."""
+
+    name: str
 
     @classmethod
     def of(
@@ -81,10 +79,11 @@ class LayerMemory:
             memory = memory._replace(activations=max(memory.activations, made))
         if not isinstance(layer, Head):  # state takes the place of what made a whole weight
             memory = memory._replace(building=max(memory.building - sum_of(slots), 0))
-        return cls(f"{layer.name} ({type(layer).__name__})", *parts, *memory)
+        return cls(*parts, *memory, f"{layer.name} ({type(layer).__name__})")
 
 
-class MemoryEstimate:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MemoryEstimate(_Parts):
     """Bytes that training takes in one process, by part; it prints as a table.
 
     Attributes:
@@ -95,25 +94,24 @@ class MemoryEstimate:
             tensors of examples; what custom ops keep from one step to the next.
         evaluation: Of a batch in `evaluate`, for a while.
         building: When weights get their first values, for a while.
-        layers: The same for each layer, as named tuples.
+        layers: The same for each layer.
         workers: The number of workers; all bytes are for one of them.
         available: What this process could still have when the estimate was made, or None.
     """
 
-    weights: int
-    optimizer: int
-    index: int
-    gradients: int
-    activations: int
-    workspace: int
-    evaluation: int
-    building: int
+    layers: tuple[LayerMemory, ...]
+    workers: int
+    available: int | None
 
-    def __init__(self, layers: Sequence[LayerMemory], workers: int, available: int | None) -> None:
-        self.layers, self.workers, self.available = tuple(layers), workers, available
-        for name in _COLUMNS:
-            each = [getattr(layer, name) for layer in layers]
-            setattr(self, name, max(each) if name == "building" else sum(each))
+    @classmethod
+    def of(
+        cls, layers: Sequence[LayerMemory], workers: int, available: int | None
+    ) -> MemoryEstimate:
+        """Sums up layers; of what building takes, the most counts."""
+        columns = {name: [getattr(layer, name) for layer in layers] for name in _COLUMNS}
+        sums = {name: sum(column) for name, column in columns.items()}
+        sums["building"] = max(columns["building"])
+        return cls(**sums, layers=tuple(layers), workers=workers, available=available)
 
     @property
     def kept(self) -> int:
@@ -138,12 +136,12 @@ class MemoryEstimate:
         return f"<MemoryEstimate: peak {text_of_bytes(self.peak)}>"
 
     def __str__(self) -> str:
-        large = [layer for layer in self.layers if sum(layer.parts) >= sum(self._sums) / 100]
+        large = [layer for layer in self.layers if sum(layer.parts) >= sum(self.parts) / 100]
         others = [layer.parts for layer in self.layers if layer not in large]
         rows = [(layer.name, layer.parts) for layer in large]
         if others:
             rows.append(("other layers", [sum(column) for column in zip(*others, strict=True)]))
-        rows.append(("sum", self._sums))
+        rows.append(("sum", self.parts))
         texts = [["", *_COLUMNS]]
         texts += [[name, *map(text_of_bytes, numbers)] for name, numbers in rows]
         widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
@@ -154,10 +152,6 @@ class MemoryEstimate:
         of = f" of each of {self.workers} workers" if self.workers > 1 else ""
         available = "" if self.available is None else f", {text_of_bytes(self.available)} available"
         return "\n".join([*lines, f"peak{of}: {text_of_bytes(self.peak)}{available}"])
-
-    @property
-    def _sums(self) -> list[int]:
-        return [getattr(self, name) for name in _COLUMNS]
 
 
 def estimate_memory(
@@ -234,7 +228,7 @@ def estimate_memory(
         layers.append(LayerMemory.of(layer, *parts, step, of_optimizer))
         inner = flat_layers(layer) if isinstance(layer, Head) else [layer]
         counted.update(id(weight) for each in inner for weight in own_weights(each))
-    return MemoryEstimate(layers, workers, available_bytes())
+    return MemoryEstimate.of(layers, workers, available_bytes())
 
 
 def _heads_first(root: keras.layers.Layer) -> list[Any]:
