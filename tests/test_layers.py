@@ -22,7 +22,6 @@ LAYERS = (
     "tensorflow_internals",
     "run_time_checks",
     "memory",
-    "large_variables",
     "labels",
     "example_weights",
     "distribute",

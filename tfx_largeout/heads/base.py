@@ -26,9 +26,9 @@ from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, worker
 from tfx_largeout.heads.room_for_weights import check_room, check_room_for_step
 from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
 from tfx_largeout.labels import Labels, SoftLabels, normalize_labels
-from tfx_largeout.large_variables import load_variables, save_variables
 from tfx_largeout.memory import StepMemory, StepSize, Weight, gradients_of
 from tfx_largeout.ops.product_precision import keep_float32
+from tfx_largeout.ops.rows.large_variables import load_variables, save_variables
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.run_time_checks import refuse_replicas, refuse_xla
 from tfx_largeout.saving import check_saved_shapes, kept_arguments, with_objects

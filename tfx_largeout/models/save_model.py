@@ -19,7 +19,7 @@ from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.distribute.workers import ALONE, Workers, current, set_current
 from tfx_largeout.keras_internals import made_again, names_forgotten, whole_config
-from tfx_largeout.ops.rows.variable_rows import bare_variable
+from tfx_largeout.memory import Weight
 from tfx_largeout.written_whole import written_whole
 
 _SITE = "save_model"
@@ -154,8 +154,7 @@ def _gather_rows(
 
 def _write(model: keras.Model, path: Path) -> None:
     # HDF5 can end the process where a disk is full: it is not to find that out.
-    weights = [bare_variable(weight) for weight in model.weights]
-    size = sum(weight.dtype.size * weight.shape.num_elements() + _OF_WEIGHT for weight in weights)
+    size = sum(Weight.of(weight).num_bytes + _OF_WEIGHT for weight in model.weights)
     with written_whole(path, size) as unfinished, _alone():
         save = model.save_weights if path.name.endswith(_WEIGHTS) else model.save
         save(unfinished)

@@ -18,7 +18,7 @@ from tfx_largeout.arguments import (
 )
 from tfx_largeout.distribute.class_shard import ClassShard, own_rows, shard_of
 from tfx_largeout.keras_internals import OptimizerHooks
-from tfx_largeout.large_variables import load_variables, save_variables
+from tfx_largeout.ops.rows.large_variables import load_variables, save_variables
 from tfx_largeout.ops.rows.row_rule import MOMENT_DTYPES, RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_step, row_update
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights

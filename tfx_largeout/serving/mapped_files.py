@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.memory import Weight
+
 _ABOUT = Path("assets.extra", "mapped.json")
 _VARIABLES = Path("variables", "variables")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -27,7 +29,7 @@ class MappedFiles(tf.train.experimental.ShardingCallback):
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
-        own = [v for v in variables if v.dtype.size * math.prod(v.shape) >= _LEAST_BYTES]
+        own = [v for v in variables if Weight.of(v).num_bytes >= _LEAST_BYTES]
         self._own = {id(variable) for variable in own}
         self._files: dict[str, str] = {}
 

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
-from tfx_largeout.large_variables import blocks_of_rows, fill_rows, read_rows
 from tfx_largeout.ops.exact.ranks_from_logits import order_keys
+from tfx_largeout.ops.rows.large_variables import blocks_of_rows, fill_rows, read_rows
 from tfx_largeout.statistics import TopScores
 
 DTYPES = ("float32", "bfloat16", "int8")

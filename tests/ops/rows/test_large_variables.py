@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tfx_largeout as tlo
-from tfx_largeout import large_variables
+from tfx_largeout.ops.rows import large_variables
 
 C, D = 301, 6
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.keras_internals import h5_dataset, variable_behind
+from tfx_largeout.memory import Weight
+from tfx_largeout.ops.rows.variable_rows import gather, ids_between, scatter_update
 
 _LARGE = 2**26  # bytes, from which a copy counts
 _BLOCK = 2**24  # bytes that are read at a time
@@ -25,10 +26,7 @@ def read_rows(variable: tf.Variable, first: int, end: int) -> np.ndarray:
     """
     if variable.trainable:
         return np.asarray(variable.read_value())[first:end]
-    ids = tf.range(first, min(end, int(variable.shape[0])), dtype=tf.int64)
-    return tf.raw_ops.ResourceGather(
-        resource=variable.handle, indices=ids, dtype=variable.dtype
-    ).numpy()
+    return gather(variable, ids_between(first, min(end, int(variable.shape[0])))).numpy()
 
 
 def fill_rows(variable: tf.Variable, first: int, rows: Any) -> None:
@@ -44,7 +42,7 @@ def fill_rows(variable: tf.Variable, first: int, rows: Any) -> None:
 
 def blocks_of_rows(variable: Any) -> Iterator[tuple[int, int]]:
     """Yields the first and the end of blocks of rows of a variable, of some MiB each."""
-    rows, of_row = int(variable.shape[0]), _bytes_of(variable) // int(variable.shape[0])
+    rows, of_row = int(variable.shape[0]), Weight.of(variable).num_bytes // int(variable.shape[0])
     size = max(_BLOCK // of_row, 1)
     for first in range(0, rows, size):
         yield first, min(first + size, rows)
@@ -83,17 +81,10 @@ def load_variables(variables: Sequence[Any], store: Mapping[str, Any]) -> None:
             continue
         for first, end in blocks_of_rows(variable):
             target = variable_behind(variable)
-            tf.raw_ops.ResourceScatterUpdate(
-                resource=target.handle,
-                indices=tf.range(first, end, dtype=tf.int64),
-                updates=tf.cast(np.asarray(saved[first:end]), target.dtype),
-            )
+            rows = tf.cast(np.asarray(saved[first:end]), target.dtype)
+            scatter_update(target, ids_between(first, end), rows)
 
 
 def _is_large(variable: Any) -> bool:
     is_by_rows = not variable.trainable and len(variable.shape) > 0
-    return is_by_rows and _bytes_of(variable) >= _LARGE
-
-
-def _bytes_of(variable: Any) -> int:
-    return math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
+    return is_by_rows and Weight.of(variable).num_bytes >= _LARGE
