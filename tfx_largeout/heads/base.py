@@ -55,8 +55,8 @@ class Head(keras.layers.Layer):
     instead of the logits; in a graph nothing then consumes the logits, and TensorFlow prunes them.
 
     A head implements `build`, `flat_logits`, `statistics`, `mean_logit` and `top_k`, and says in
-    `gives` which kinds of statistics it can be trained with. Arguments that it keeps under their
-    names are in its configuration by themselves.
+    `gives` which kinds of statistics it can be trained with. Arguments stored as attributes of the
+    same name enter its configuration automatically.
 
     Args:
         num_classes: The number of classes C, at least 2.
@@ -65,13 +65,13 @@ class Head(keras.layers.Layer):
 
     Raises:
         ValueError: `num_classes` is not an integer of at least 2, or weights would be float16.
-        MemoryError: When it is built: weights and state need more than the process can have.
-            Nothing has been made then. (Of a step that may not fit there is a warning.)
+        MemoryError: When it is built: weights and state need more than the available memory.
+            Nothing has been created then. (For a step that may not fit there is a warning.)
     """
 
-    # The kinds of statistics that the head gives in training; `ExactStatistics` it gives always.
+    # The kinds of statistics that the head gives in training. `ExactStatistics` always works.
     gives: ClassVar[tuple[type, ...]] = ()
-    # Whether it can have the rows of a part of the classes, and several workers the others.
+    # Whether several workers can each hold the rows of a part of the classes.
     spreads_classes: ClassVar[bool] = False
     # The s of logits s cos(theta); None for others. See `CosineLogits`.
     cosine_scale: float | None = None
@@ -80,9 +80,9 @@ class Head(keras.layers.Layer):
     # "cpu": weights and work are on the host; None: where TensorFlow puts them.
     device: str | None = None
     has_warned_of_logits: bool = False
-    # The optimizer for whose step it has been checked, by its id.
+    # The id of the optimizer for which the head has checked memory for a step.
     checked_room_for: int | None = None
-    # Those among which the classes are spread, once the head is built.
+    # The workers that share the classes, once the head is built.
     workers: Workers = ALONE
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
@@ -138,17 +138,17 @@ class Head(keras.layers.Layer):
         Args:
             inputs: Hidden activations h, `[..., D]`, floating.
             training: True in a training step: the loss then asks for training statistics. False:
-                everything is exact, and nothing is updated. None (default), as a subclassed model
-                leaves it whose `call` has no `training`: True where a gradient tape records.
-            exclude: None, or integers `[..., E]`, class ids padded with -1 or ragged, such as what
-                a user has seen. The logits and the loss are as without; metrics with
-                `filtered=True`, `top_k_model` and `export` leave these classes out.
+                everything is exact, and nothing is updated. None (default, also from a subclassed
+                model whose `call` has no `training`): True where a gradient tape records.
+            exclude: None, or integers `[..., E]`: class ids padded with -1 or ragged, such as items
+                that a user has seen. Logits and loss do not change; metrics with `filtered=True`,
+                `top_k_model` and `export` leave these classes out.
 
         Raises:
             TypeError: h is not a dense tensor of floats.
-            ValueError: Several workers train, and the model's optimizer is no `DataParallel`.
-            RuntimeError: More than one replica (when the head is built, too), or XLA.
-            MemoryError: In a model's first step: its optimizer's state needs too much.
+            ValueError: Several workers train, and the model's optimizer is not a `DataParallel`.
+            RuntimeError: More than one replica (also when the head is built), or XLA.
+            MemoryError: In a model's first step: the state of its optimizer needs too much memory.
         """
         if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
             raise TypeError(
@@ -169,7 +169,7 @@ class Head(keras.layers.Layer):
         logits = self._prunable_logits(hidden, model)
         if training:
             check_optimizer(self, model)
-            if type(self).training_logits is Head.training_logits:  # others refuse all such losses
+            if type(self).training_logits is Head.training_logits:  # others raise TypeError
                 refuse_loss_of_probabilities(self, model)
             if self.trainable:
                 own = getattr(self, "optimizer", None) or getattr(model, "optimizer", None)
@@ -180,7 +180,7 @@ class Head(keras.layers.Layer):
         return logits
 
     def linear_input(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns the input of the linear map to the logits: h, or what `HeadOutput` has."""
+        """Returns the input of the linear map to the logits: h, or `HeadOutput.hidden`."""
         return hidden
 
     @on_device
@@ -194,23 +194,23 @@ class Head(keras.layers.Layer):
         raise NotImplementedError
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
-        """Returns the statistics of the logits that a loss or a metric is a function of.
+        """Returns the statistics of the logits that a loss or a metric needs.
 
-        A head overrides this for the kinds it gives, and leaves others to `super()`.
+        A head overrides this for the kinds that it gives, and calls `super()` for the others.
 
         Args:
             kind: `ExactStatistics`, which every head gives, in bounded memory; or one of `gives`.
-            hidden: `[N, D]`, floating. Where several workers have the classes: of the global batch,
-                the same on all workers, as `HeadOutput.over_workers` gives them.
+            hidden: `[N, D]`, floating. If the classes are spread over several workers: h of the
+                global batch, the same on all workers, as `HeadOutput.over_workers` returns it.
             labels: N examples, normal form, checked.
-            training: True: as a training step has them, differentiable in `hidden`
-                (`ExactStatistics` aside). False: exact values, which have no gradient.
+            training: True: statistics of a training step, differentiable in `hidden` (except for
+                `ExactStatistics`). False: exact values, which have no gradient.
 
         Returns:
             An instance of `kind`.
 
         Raises:
-            TypeError: The head does not give them.
+            TypeError: The head does not give this kind.
         """
         kinds = " and ".join(kind.__name__ for kind in self.gives)
         raise TypeError(
@@ -224,8 +224,8 @@ class Head(keras.layers.Layer):
         """Computes the statistics of a kind, one of `gives`, for N examples.
 
         Returns:
-            A tuple of those statistics that have a gradient, and residuals: whatever `backward`
-            and `as_statistics` can use again.
+            A tuple of the statistics that have a gradient, and residuals: tensors that `backward`
+            and `as_statistics` reuse.
         """
         raise NotImplementedError
 
@@ -237,9 +237,9 @@ class Head(keras.layers.Layer):
         residuals: Any,
         anchor: tf.Tensor,
     ) -> Any:
-        """Returns statistics of a kind from what `forward` returned, `values` with a gradient.
+        """Returns statistics of a kind from the results of `forward`; `values` have a gradient.
 
-        So has `anchor`, `[]`, the value of `gradient_anchor`.
+        `anchor`, `[]`, the value of `gradient_anchor`, has one, too.
         """
         return kind(labels, *values)
 
@@ -250,7 +250,7 @@ class Head(keras.layers.Layer):
     def whole_batch(
         self, output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
     ) -> Any:
-        """Returns what `HeadOutput.over_workers` does, where there are several workers."""
+        """Implements `HeadOutput.over_workers` for several workers."""
         return whole_batch(output, y_true, sample_weight, mask, filtered)
 
     @property
@@ -260,12 +260,12 @@ class Head(keras.layers.Layer):
 
     @property
     def statistics_dtype(self) -> str:
-        """The dtype of statistics: float32, or float64 from a head of float64 weights."""
+        """The dtype of statistics: float32, or float64 if the weights are float64."""
         return "float64" if self.variable_dtype == "float64" else "float32"
 
     @property
     def step_number(self) -> Any:
-        """The number of the training step, if the head counts them, else 0."""
+        """The number of the training step, or 0 if the head does not count steps."""
         return 0
 
     def top_k(
@@ -278,22 +278,22 @@ class Head(keras.layers.Layer):
         """Returns the k best classes of each example, exactly and in bounded memory.
 
         Args:
-            hidden: `[N, D]`, floating: this worker's examples.
+            hidden: `[N, D]`, floating: the examples of this worker.
             k: The number of classes, 0 <= k <= C.
-            allowed: Which classes each example may find; given only where these are not all. Where
-                there are fewer than k, -inf and -1 follow. The log partition is over all classes.
-            temperature: T, by which logits are divided; given only where it is not 1.
+            allowed: Which classes each example may find; None: all. If there are fewer than k, -inf
+                and -1 follow. The log partition is over all classes.
+            temperature: T: logits are divided by it. None: 1.
         """
         raise NotImplementedError
 
     @on_device
     def allowed_ranks(self, hidden: tf.Tensor, ids: tf.Tensor, groups: tf.Tensor) -> tf.Tensor:
-        """Returns the ranks `[N, K]` of classes among classes of groups of at least 0; -1: padding.
+        """Returns the ranks `[N, K]` of classes, counted among classes with a group of at least 0.
 
         Args:
             hidden: As `statistics`.
-            ids: `[N, K]`, padded with -1; of a class that is not among them the rank means nothing.
-            groups: `[C]` int32, as `ClassFilter` has them.
+            ids: `[N, K]`, padded with -1. The rank of a class with a negative group has no meaning.
+            groups: `[C]` int32, as in `ClassFilter`.
         """
         raise TypeError(
             f"allow must be None for {type(self).__name__} {self.name!r}, whose logits are no "
@@ -304,7 +304,7 @@ class Head(keras.layers.Layer):
         """Returns a Dense layer with the head's weights, if its logits are W h + b.
 
         Raises:
-            TypeError: They are not.
+            TypeError: Its logits have another form.
         """
         raise TypeError(
             "to_dense needs a head whose logits are W h + b with a separate W; got "
@@ -312,27 +312,29 @@ class Head(keras.layers.Layer):
         )
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Returns a context in which a gradient through `statistics` leaves the weights alone.
+        """Returns a context in which a gradient through `statistics` does not update the weights.
 
-        For measurements beside training. Heads that don't update themselves need none.
+        For measurements during training. Heads that don't update themselves don't need it.
 
         Args:
-            draw: A head that draws candidates by a seed and the number of the step draws others for
-                another number. Default 0: as in training.
+            draw: Another number gives other candidates, if the head draws them by a seed and the
+                number of the step. Default 0: as in training.
         """
         return contextlib.nullcontext()
 
     def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
-        """Returns what `build` makes for h of a width, scalars aside; nothing is made.
+        """Returns the weights that `build` would create for h of a width, without scalars.
 
-        A head writes it so that its memory is known before. Default: what a head that is built has.
+        A head overrides it so that its memory is known before it is built. Default: the weights of
+        a head that is built.
 
         Args:
             width: D.
-            workers: Over how many workers the classes are spread: what the first one has.
+            workers: The number of workers over which the classes are spread. The result is for the
+                first one.
 
         Raises:
-            ValueError: The head is not built, and does not write it.
+            ValueError: The head is not built, and does not override it.
         """
         if not self.built:
             raise ValueError(
@@ -342,7 +344,7 @@ class Head(keras.layers.Layer):
         return [Weight.of(variable) for variable in self.variables]
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """Returns what a step takes beside the weights. Arguments: as `weights_of`; the step.
+        """Returns the memory of a step, without the weights. Arguments: as `weights_of`; the step.
 
         Default: logits of all classes, and gradients of all weights that the model's optimizer
         trains.
@@ -388,39 +390,40 @@ class Head(keras.layers.Layer):
         store = own_rows(store, self.saved_weights, owner)
         self.check_saved(store)
         if len(store.keys()) != len(self.saved_weights):
-            super().load_own_variables(store)  # which says what is wrong
+            super().load_own_variables(store)  # raises the error
         load_variables(self.saved_weights, store)
 
     @property
     def saved_weights(self) -> list[Any]:
-        """The weights in the order in which Keras saves them."""
+        """The weights in the order of Keras's files."""
         return [*self._trainable_variables, *self._non_trainable_variables]
 
     def check_saved(self, store: Any) -> None:
-        """Refuses saved weights of other shapes, before the first one is assigned.
+        """Raises an error if saved weights have other shapes, before the first one is assigned.
 
         Args:
-            store: What Keras hands to `load_own_variables`: arrays by the number of the weight, the
-                trainable ones first.
+            store: What Keras passes to `load_own_variables`: arrays by the number of the weight,
+                trainable weights first.
         """
         check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
 
     def _prunable_logits(self, hidden: tf.Tensor, model: Any) -> tf.Tensor:
         if not gives_logits():
             return hidden[..., :0]
-        if asks_for_shapes():  # Keras asks for shapes, maybe before variables have values
+        if asks_for_shapes():  # Keras may ask for shapes before variables have values
             shape = tf.concat([tf.shape(hidden)[:-1], [self.num_classes]], axis=0)
             static = hidden.shape[:-1].concatenate(self.num_classes)
             return tf.ensure_shape(tf.zeros(shape, self.logits_dtype), static)
         watch_logits(self, model, hidden)
         if tf.executing_eagerly():
             return self.logits(hidden)
-        # In a function of their own, unused logits are pruned with all that they read. Otherwise
-        # the read of the kernel stays, and after a sparse update it copies the whole variable.
+        # In a separate function, unused logits are pruned together with everything they read.
+        # Otherwise the read of the kernel stays, and after a sparse update it copies the whole
+        # variable.
         return tf.function(self.logits, autograph=False)(hidden)
 
     def training_logits(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns the logits of h as a training step gets them."""
+        """Returns the logits of h in a training step."""
         return logits
 
     def _refuse_float16_weights(self) -> None:
@@ -442,17 +445,17 @@ def refuse_xla_of_heads() -> None:
 
 
 class HeadOutput:
-    """What rides on the logits that a head returns.
+    """Data attached to the logits that a head returns.
 
     Attributes:
         head: The head.
         hidden: Its input h, `[..., D]`; with a `cosine_scale`, s h / ||h||.
-        training: Whether the call was one of a training step.
-        ignore_class: The id that is read as no label, or None.
-        ignored_by_loss: The one that the loss ignores which looked at this output last, or None.
-        metrics_look: Whether it is one of Keras's, and a compiled metric looks at it.
+        training: Whether the call was part of a training step.
+        ignore_class: The id that means "no label", or None.
+        ignored_by_loss: The `ignore_class` of the loss that read this output last, or None.
+        metrics_look: Whether that loss is Keras's, and a compiled metric reads this output.
         is_asked: Whether a `HeadLoss` has asked for statistics.
-        exclude: The classes that each example excludes, as given to the call; or None.
+        exclude: The classes that each example excludes, as passed to the call, or None.
     """
 
     def __init__(
@@ -465,7 +468,7 @@ class HeadOutput:
     ) -> None:
         self.head = head
         self.exclude = exclude
-        self.excluded_of_all: tf.Tensor | None = None  # where examples are those of all workers
+        self.excluded_of_all: tf.Tensor | None = None  # if examples are the global batch
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
@@ -503,13 +506,13 @@ class HeadOutput:
     def statistics(
         self, kind: type, y_true: Any, check: Callable[[Labels], Labels] | None = None
     ) -> Any:
-        """Returns statistics of this batch: those of a training step, if this is one.
+        """Returns statistics of this batch; in a training step, training statistics.
 
         `ExactStatistics` are computed once for each `y_true` tensor and graph: the loss and all
-        metrics of a step share a pass over all classes, and so do `MeanLogitStatistics` where
-        nothing trains. They are computed anew for labels that may change (arrays, variables), and
-        where a gradient tape records eagerly, so that whoever asks for their gradient is told that
-        there is none. `check` returns the labels, once it has found nothing wrong with them.
+        metrics of a step share one pass over all classes. So do `MeanLogitStatistics` outside of
+        training. They are not shared for labels that may change (arrays, variables), nor where a
+        gradient tape records eagerly, so that asking for their gradient raises an error. `check`
+        returns the labels after checking them.
         """
         is_mean = kind is MeanLogitStatistics and not self.training
         if is_mean or kind is ExactStatistics:
@@ -521,19 +524,19 @@ class HeadOutput:
         return self.head.statistics(kind, self.flat_hidden, labels, self.training)
 
     def for_loss(self, ignore_class: int | None) -> HeadOutput:
-        """Returns the output for labels of which a loss ignores a class, or None of them.
+        """Returns the output for labels in which a loss ignores a class; None: it ignores none.
 
-        Metrics that look at the same output after it ignore that class, too.
+        Metrics that read the same output later ignore that class, too.
         """
         self.ignored_by_loss = ignore_class
         return self._ignoring(ignore_class)
 
     def for_metric(self, ignore_class: int | None = None) -> HeadOutput:
-        """Returns that for labels of which a metric ignores a class; None: that of the loss."""
+        """Returns the output for a metric that ignores a class; None: the loss's class."""
         return self._ignoring(self.ignored_by_loss if ignore_class is None else ignore_class)
 
     def _ignoring(self, ignore_class: int | None) -> HeadOutput:
-        """Those that ignore the same class are one output, so that they share an exact pass."""
+        """Returns one output per ignored class, so that equal ones share an exact pass."""
         if ignore_class is None:
             return self
         if ignore_class not in self._views:
@@ -543,18 +546,18 @@ class HeadOutput:
         return self._views[ignore_class]
 
     def excluding(self, exclude: Any) -> HeadOutput:
-        """Returns the output of the call with another `exclude`."""
+        """Returns the same output with another `exclude`."""
         view = HeadOutput(self.head, self.hidden, self.training, self.metrics_look, exclude)
         view.is_asked, view.ignored_by_loss = self.is_asked, self.ignored_by_loss
         return view
 
     @property
     def is_trained_by_logits(self) -> bool:
-        """Whether a loss of Keras's trains in this step, which a metric looks at, by the logits."""
+        """Whether a Keras loss trains by the logits in this step, and a metric reads it."""
         return self.metrics_look and not self.is_asked
 
     def keep_for_metrics(self, whole: HeadOutput, y_true: Any) -> None:
-        """Computes exact statistics of what `over_workers` returned, for metrics of the step."""
+        """Computes exact statistics of the result of `over_workers`, for metrics of the step."""
         self.is_asked = True
         if self.metrics_look:
             whole._exact(y_true, keep=True)
@@ -562,17 +565,17 @@ class HeadOutput:
     def over_workers(
         self, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
     ) -> tuple[HeadOutput, Any, Any, Any]:
-        """Returns the output for the examples of all workers, and what belongs to them.
+        """Returns the output, labels, weights and mask of the examples of all workers.
 
-        In a single process all four are what was given. The examples of a batch are gathered once:
-        who asks with the same weights, or without weights, gets those of the first call, and leaves
-        out with it the examples that `distribute.shard` has filled up parts with.
+        In a single process all four are returned unchanged. A batch is gathered once: a later call
+        with the same weights, or without weights, gets the result of the first call. The examples
+        with which `distribute.shard` fills up parts are left out.
 
         Args:
             y_true: Labels, in any form of `normalize_labels`.
-            sample_weight: None, or weights as `example_weights` takes them.
-            mask: None, or a mask likewise.
-            filtered: Whether `exclude` goes along. Default False.
+            sample_weight: None, or weights in a form that `example_weights` accepts.
+            mask: None, or a mask in such a form.
+            filtered: Whether `exclude` is gathered, too. Default False.
 
         Returns:
             The output, labels, weights and mask.
@@ -590,7 +593,7 @@ class HeadOutput:
         self, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
     ) -> tuple[HeadOutput, Any, Any, Any]:
         key = (_ids_of(y_true), id(tf.compat.v1.get_default_graph()), filtered)
-        given = (y_true, sample_weight)  # kept, so that an id stays its own
+        given = (y_true, sample_weight)  # kept alive, so that no other object gets its id
         known, whole = self._whole.get(key, (None, None))
         if whole is None or (sample_weight is not None and known[1] is not sample_weight):
             whole = self.head.whole_batch(self, y_true, sample_weight, mask, filtered)
@@ -601,12 +604,12 @@ class HeadOutput:
     def filtered_ranks(
         self, y_true: Any, excludes: bool = True, groups: tf.Tensor | None = None, key: Any = None
     ) -> ExactStatistics:
-        """Returns statistics of which the ranks are among the classes that may be found.
+        """Returns statistics whose ranks count only the classes that may be found.
 
-        Those that are not excluded, where it `excludes`, and have a group of at least 0 in `groups`
-        `[C]`, for which the key stands. Another label has the rank `NEVER`. Those who ask share a
-        pass, as in `statistics`, in which excluded classes are ranked beside the labels: O(N E C)
-        more.
+        These are the classes that are not excluded (if it `excludes`) and have a group of at least
+        0 in `groups` `[C]`, which the key identifies. Any other label has the rank `NEVER`. Calls
+        share a pass, as in `statistics`, in which excluded classes are ranked beside the labels:
+        O(N E C) more.
 
         Raises:
             ValueError: The head was called without `exclude`.
@@ -649,14 +652,14 @@ class HeadOutput:
             exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
         kinds = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels, SoftLabels)
         if keep or isinstance(y_true, kinds):
-            # y_true is kept beside the result so that its id stays its own.
+            # y_true is kept beside the result so that no other object gets its id.
             self._kept[key] = (y_true, exact)
         return exact
 
     def _filtered(
         self, hidden: tf.Tensor, labels: Labels, excludes: bool, groups: tf.Tensor | None
     ) -> ExactStatistics:
-        """Returns statistics for `filtered_ranks`; of logits only if there are no groups."""
+        """Returns statistics for `filtered_ranks`; with logits only if there are no groups."""
         ids, number = labels.ids, tf.shape(labels.ids)[1]
         if excludes:
             ids = tf.concat([ids, self.excluded], axis=1)
@@ -679,7 +682,7 @@ class HeadOutput:
         return without_gradient(MeanLogitStatistics(*exact[:3], mean, self.head.num_classes))
 
     def unflatten(self, values: tf.Tensor) -> tf.Tensor:
-        """Gives `values` `[N, ...]` the batch dimensions of h back."""
+        """Returns `values` `[N, ...]` with the batch dimensions of h."""
         return _unflatten(values, self.hidden)
 
 
@@ -692,17 +695,17 @@ def _unflatten(values: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
 
 
 def _ids_of(y_true: Any) -> tuple[int, ...]:
-    """Says which object labels are: of soft ones the parts, of which Keras hands on a new pair."""
+    """Returns the identity of labels; for soft labels of their parts, as Keras makes new pairs."""
     parts = (y_true.ids, y_true.values) if isinstance(y_true, SoftLabels) else (y_true,)
     return tuple(map(id, parts))
 
 
 def head_output(y_pred: Any) -> HeadOutput | None:
-    """Returns what a head left on `y_pred`, or None if `y_pred` comes from no head."""
+    """Returns the `HeadOutput` of `y_pred`, or None if `y_pred` does not come from a head."""
     return getattr(y_pred, HEAD_OUTPUT, None)
 
 
 def examples_that_count(y_pred: Any, output: HeadOutput) -> tf.Tensor:
-    """Returns `[N]` bool: False where a Keras mask on `y_pred`, which has `output`, leaves out."""
+    """Returns `[N]` bool: False for examples that the Keras mask of `y_pred` leaves out."""
     mask = mask_of(y_pred)
     return example_weights(output.hidden, None, mask) != 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CandidateHead: what heads share that are trained by a loss of candidates."""
+"""CandidateHead: the base of heads that are trained by a loss of candidates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CandidateHead(KernelHead):
         seed: int | None,
         index: Index | None,
     ) -> None:
-        """Sets the arguments of that name, checked."""
+        """Checks and stores the arguments."""
         if not isinstance(sampler, Sampler):
             raise TypeError(f"sampler must be a Sampler; got {sampler!r}")
         self.sampler = sampler
@@ -52,7 +52,7 @@ class CandidateHead(KernelHead):
         index = self.index
         if index is not None and index.built:
             raise ValueError(f"index must serve no other head; got {index!r}, which is built")
-        # Whatever may be refused is, before anything is made.
+        # All checks come before anything is created.
         if self.sampler.looks_at_weights and not self.sampler.spreads_classes:
             require_alone(f"a head whose candidates depend on W, by {self.sampler!r},")
         if index is not None and not index.spreads_classes:
@@ -66,7 +66,7 @@ class CandidateHead(KernelHead):
             index.build(tuple(self.kernel.shape))
 
     def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
-        """As `Head`; with the tables of the sampler and the index."""
+        """As `Head`; includes the tables of the sampler and the index."""
         weights, classes = super().weights_of(width, workers), self.num_classes
         if self.sampler.bytes_a_class:
             weights.append(Weight((classes, self.sampler.bytes_a_class), "uint8", "index"))
@@ -88,9 +88,9 @@ class CandidateHead(KernelHead):
         )
 
     def set_num_sampled(self, num_sampled: int) -> None:
-        """Gives the head the same kind of sampler with another number of candidates S.
+        """Changes the number of candidates S of the head's sampler.
 
-        It is saved with the head. A training step that was traced before keeps the old one: call
+        It is saved with the head. A training step that was traced before keeps the old number: call
         `model.make_train_function(force=True)`.
 
         Raises:
@@ -100,14 +100,14 @@ class CandidateHead(KernelHead):
         self.sampler = self.sampler.resized(num_sampled, self.num_classes)
 
     def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what tells the candidates of the present step from others: see `seed_of_step`."""
+        """Returns the seed of the present step's candidates: see `seed_of_step`."""
         raise NotImplementedError
 
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
         """Returns the candidates of the present step, explicit classes first.
 
-        Where several workers have the classes, those of an example's own that a sampler finds by W
-        are left out whose rows are not here.
+        If several workers share the classes, a sampler that finds candidates per example in W
+        returns only classes whose rows are on this worker.
         """
         seed = seed_of_step(self.seed, *self.step_and_draw())
         if self.index is not None:
@@ -180,13 +180,13 @@ class CandidateHead(KernelHead):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        if self.index is not None:  # the head builds it when it is itself built
+        if self.index is not None:  # the head builds its index itself
             config["index"].pop("build_config", None)
         return config
 
 
 def _index_for(sampler: Sampler, index: Index | None) -> Index | None:
-    """Returns the index of a head: that which was given, or the one that its sampler needs."""
+    """Returns the given index of a head, or the default index of its sampler."""
     if index is not None and not isinstance(index, Index):
         raise TypeError(f"index must be an Index or None; got {index!r}")
     if index is None and sampler.needs_index:
@@ -196,7 +196,7 @@ def _index_for(sampler: Sampler, index: Index | None) -> Index | None:
 
 
 def _class_ids(ids: Sequence[int], num_classes: int) -> tuple[int, ...]:
-    """Returns ids as a tuple; refuses what is no set of classes."""
+    """Returns ids as a tuple; raises ValueError if they are not a set of classes."""
     name = "explicit_classes"
     result = tuple(integer_argument(f"each of {name}", c, at_least=0) for c in ids)
     for c in result:

@@ -23,29 +23,29 @@ class CosineLogits(KernelHead):
 
         o_c = s cos(theta_c) = <w_c, s h / ||h||>,   ||w_c|| = 1.
 
-    Rows of W have norm 1 from the start. A step uses the gradient through w / ||w||, which at
-    norm 1 is g - w <w, g>, and divides the rows that it changed by their norms. Rows that are
-    assigned, as by `set_weights`, are divided by their norms, too. So exact passes, `TopK`, indexes
-    and `export` read W as it is, at no extra cost.
+    Rows of W have norm 1 from the start. A step uses the gradient through w / ||w||, which at norm
+    1 is g - w <w, g>, and divides the rows that it changed by their norms. Assigned rows
+    (`set_weights`) are divided by their norms, too. So exact passes, `TopK`, indexes and `export`
+    read W as it is, at no extra cost.
 
-    A row of zeros has the logit 0, and leaves it at its first step; h of zeros has logits of 0, and
-    a gradient as if its norm were 1. Rows of bfloat16 have norm 1 up to their rounding.
+    A row of zeros has the logit 0 until its first step. If h is 0, the logits are 0 and the
+    gradient is computed as if its norm were 1. bfloat16 rows have norm 1 up to rounding.
 
     Args:
         num_classes: The number of classes C, at least 2.
-        use_bias: Whether there is a bias b `[C]`. Default None: without `cosine_scale`, with which
-            there is none.
+        use_bias: Whether there is a bias b `[C]`. Default None: only without `cosine_scale`, which
+            does not allow a bias.
         kernel_initializer: The initializer of W `[C, D]`, or an array; with `cosine_scale`, rows
             are divided by their norms. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
-        cosine_scale: s, above 0; where it is learned, its first value. Default None: the
-            logits are W h + b.
+        cosine_scale: s, above 0; if it is learned, its initial value. Default None: the logits are
+            W h + b.
         learn_scale: Whether the model's optimizer trains log s, a scalar weight. Default False.
         **kwargs: As `KernelHead`.
 
     Raises:
-        ValueError: `cosine_scale` is not above 0 and finite; or there is none, and `learn_scale`,
-            or one, and `use_bias`.
+        ValueError: `cosine_scale` is not above 0 and finite; `learn_scale` without `cosine_scale`;
+            or `use_bias` with it.
         TypeError: `learn_scale` is not a boolean.
 
     References:
@@ -87,7 +87,7 @@ class CosineLogits(KernelHead):
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)
-        if self.cosine_scale is not None:  # also of `set_weights`, or of a file
+        if self.cosine_scale is not None:  # also after `set_weights`, or from a file
             self._assign_kernel = self.kernel.assign
             self.kernel.assign = self._assign_at_norm_1
         if self.learn_scale:
@@ -111,7 +111,7 @@ class CosineLogits(KernelHead):
         return tf.constant(self.cosine_scale, self.statistics_dtype)
 
     def require_cosines(self, kind: type) -> None:
-        """Raises a TypeError if the head has no s, which is a part of statistics of a kind."""
+        """Raises a TypeError if statistics of a kind need s, and the head has none."""
         if self.cosine_scale is None:
             raise TypeError(
                 f"{kind.__name__} need a head with a cosine_scale; got {type(self).__name__} "
@@ -119,7 +119,7 @@ class CosineLogits(KernelHead):
             )
 
     def linear_input(self, hidden: tf.Tensor) -> tf.Tensor:
-        """As `Head`: s h / ||h||, in `statistics_dtype`; if that is handed in again, it stays."""
+        """As `Head`: s h / ||h||, in `statistics_dtype`; a result passed in again is kept."""
         scale = self.scale
         if scale is None:
             return hidden

@@ -53,8 +53,8 @@ class DenseHead(CosineLogits):
         cosine_scale: s, above 0: the logits are s cos(theta_c), theta_c being the angle between h
             and row c of W, which is kept at norm 1. There is no bias. Losses may then have margins.
             Default None: the logits are W h + b. See `CosineLogits`.
-        learn_scale: Whether the model's optimizer trains log s, from `cosine_scale` on. Default
-            False.
+        learn_scale: Whether the model's optimizer trains log s, starting from `cosine_scale`.
+            Default False.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
@@ -87,12 +87,12 @@ class DenseHead(CosineLogits):
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in DenseHead.gives:
             return super().statistics(kind, hidden, labels, training)
-        # Each weight is read once. The gradient need not depend on a second read, and TensorFlow's
-        # graph optimizer has let the optimizer's step overtake one.
+        # Each weight is read once. A second read is unsafe: TensorFlow's graph optimizer has run
+        # the optimizer's step before it.
         kernel = self.differentiable_kernel
         bias = None if self.bias is None else tf.convert_to_tensor(self.bias)
         logits = dense_logits(hidden, kernel, bias, self.statistics_dtype)
-        # Gathering the target rows of W is quicker than gathering from the logits, whose gradient
+        # Gathering the target rows of W is faster than gathering from the logits, whose gradient
         # would be one more [B, C] tensor (1.3 times the time of a step at C = 139,536; see
         # benchmarks/dense_head.py).
         targets = self._target_logits(hidden, kernel, bias, labels)
@@ -124,9 +124,9 @@ class DenseHead(CosineLogits):
         return statistics if training else without_gradient(statistics)
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`: logits and their gradient, and a gradient of target rows as large as W.
+        """As `Head`: logits and their gradient, and the gradient of target rows, as large as W.
 
-        A W in 16 bits is there in float32, too, and rows that are divided by norms three times.
+        A W in 16 bits has a float32 copy; with `cosine_scale` there are three copies.
         """
         memory = super().memory_of_step(width, step, workers)
         kernel = self.weights_of(width, workers)[0]
@@ -136,7 +136,7 @@ class DenseHead(CosineLogits):
 
     @property
     def differentiable_kernel(self) -> tf.Tensor:
-        """As `KernelHead`: with `cosine_scale`, divided by the norms of its rows, which are 1."""
+        """As `KernelHead`: with `cosine_scale`, rows are divided by their norms (which are 1)."""
         kernel = tf.convert_to_tensor(self.kernel)
         return kernel if self.cosine_scale is None else unit_rows(kernel)
 

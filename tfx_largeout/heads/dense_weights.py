@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DenseWeights: W and b of a head, given and taken as a Dense layer has them."""
+"""DenseWeights: get and set W and b of a head as arrays or as a Dense layer."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class DenseWeights(Head):
         return self.weights_as_arrays()
 
     def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
-        """Returns a `keras.layers.Dense` with the same W (transposed, as Dense has it) and b.
+        """Returns a `keras.layers.Dense` with the same W (transposed, as in Dense) and b.
 
         Cost: as `materialize`; memory for two more W.
 
         Args:
-            **kwargs: Arguments of `Dense`, such as `activation` and `name`. The dtype is by default
-                the head's; that of a `FactoredHead` is the one of its state.
+            **kwargs: Arguments of `Dense`, such as `activation` and `name`. The default dtype is
+                the head's, or for a `FactoredHead` the dtype of its state.
 
         Raises:
             RuntimeError, ValueError: As `materialize`.
@@ -76,20 +76,20 @@ class DenseWeights(Head):
         return dense
 
     def set_dense_weights(self, kernel: Any, bias: Any = None) -> None:
-        """Starts afresh from W and b. The count of steps goes on, and slots of an optimizer stay.
+        """Replaces W and b. The count of steps and the slots of the optimizer are kept.
 
         Several workers must call it together, with the same weights.
 
-        Cost: a copy of W; for a `FactoredHead`, whose V is W then, and U = I, O(C D^2).
+        Cost: a copy of W; for a `FactoredHead`, which then has V = W and U = I, O(C D^2).
 
         Args:
-            kernel: W, `[C, D]`: of a Dense layer, `np.transpose(dense.kernel)`.
-            bias: b, `[C]`; needed with `use_bias`, and only then.
+            kernel: W, `[C, D]`; for a Dense layer, `np.transpose(dense.kernel)`.
+            bias: b, `[C]`; required with `use_bias`, else not allowed.
 
         Raises:
-            ValueError: The head is not built; a shape is wrong, a number is not real and finite, or
-                `bias` is there without `use_bias`, or not with it; or workers have other weights.
-                They are as they were then.
+            ValueError: The head is not built; a shape is wrong; a number is not real and finite;
+                `bias` without `use_bias`, or `use_bias` without `bias`; or workers were given
+                different weights. The weights are unchanged then.
         """
         self._require_built()
         kernel, bias = together(self.workers, self.name, lambda: self._checked(kernel, bias))
@@ -100,22 +100,22 @@ class DenseWeights(Head):
 
     @property
     def weights_with_rows(self) -> list[Any]:
-        """The weights that have a row per class, all rows of which are here."""
+        """The weights with one row per class; all rows are on this worker."""
         raise NotImplementedError
 
     def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:
-        """Sets W and b of the classes from `first` on, checked; None: they stay as they are."""
+        """Checks and sets W and b of the classes from `first` on; None: unchanged."""
         raise NotImplementedError
 
     def after_other_rows(self, first: int) -> None:
-        """Is called when classes below `first` have got rows of another head's, in its weights."""
+        """Is called after classes below `first` were given rows of another head."""
 
     def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns W and b, all of which are here."""
+        """Returns W and b of all classes."""
         raise NotImplementedError
 
     def start_from(self, kernel: np.ndarray, bias: np.ndarray | None) -> None:
-        """Starts afresh from those rows of W and b that are here, which have been checked."""
+        """Replaces the rows of W and b that are on this worker; they have been checked."""
         raise NotImplementedError
 
     @property
@@ -125,7 +125,7 @@ class DenseWeights(Head):
 
     @property
     def dense_dtype(self) -> Any:
-        """The dtype, or the policy, of a Dense layer that is like the head."""
+        """The dtype or policy of a Dense layer that computes as the head does."""
         return self.dtype_policy
 
     def _checked(self, kernel: Any, bias: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -137,7 +137,7 @@ class DenseWeights(Head):
         return kernel, bias
 
     def finite_argument(self, name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
-        """Returns finite numbers of a shape in the dtype of the head's weights; refuses others."""
+        """Returns a finite array of a shape in the dtype of the head's weights, or raises."""
         given = np.asarray(values)
         if given.dtype.kind not in "iufV":  # bfloat16 is of kind V
             raise ValueError(f"{name} must be real numbers; got dtype {given.dtype}")

@@ -24,18 +24,19 @@ from tfx_largeout.statistics import MarginStatistics
 class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
     """A dense layer o = W h + b with the exact softmax loss, trained without its logits.
 
-    Forward, one pass over W gives log Z of all classes exactly: the loss equals the loss of the
-    full softmax. Its gradient is dL/do_ic = a_i p_ic + t_ic, with a_i = dL/d log Z_i, p_ic =
-    exp(o_ic) / Z_i, and t_ic different from 0 at labels only.
+    Forward, one pass over W computes log Z exactly: the loss equals the full softmax loss. Its
+    gradient is dL/do_ic = a_i p_ic + t_ic, with a_i = dL/d log Z_i, p_ic = exp(o_ic) / Z_i, and
+    t_ic different from 0 at labels only.
 
     - `backward="selected"`: the pass also keeps entries (i, c) of the softmax at random, with
-      probability min(1, S p_ic) and the weight max(p_ic, 1 / S), whose expectation is p_ic.
-      Backward, the kept entries stand for p_ic; the labels are exact. So the gradient is unbiased,
-      and is expected to touch at most S rows per example, besides the rows of its labels. This is
-      importance sampling from the softmax itself. The gradient by the mean of all logits, as in
-      label smoothing, is exact in dL/dh; about max(B, S) rows, drawn evenly, get it without bias.
+      probability min(1, S p_ic) and weight max(p_ic, 1 / S), so that the expectation is p_ic.
+      Backward, the kept entries replace p_ic; the labels are exact. So the gradient is unbiased,
+      and touches at most S rows per example in expectation, besides the rows of its labels. This is
+      importance sampling from the softmax itself. The gradient of a term in the mean of all logits,
+      as in label smoothing, is exact in dL/dh; for W it is unbiased, through about max(B, S)
+      uniformly drawn rows.
     - `backward="all"`: the exact gradient of every class. Logits are computed again, one block of
-      rows at a time, and the rows of a block are updated while they are in the caches.
+      rows at a time, and each block is updated while it is in the caches.
 
     The head updates its rows with a separate optimizer.
 
@@ -44,34 +45,35 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
     model.compile("adam", loss=losses.SoftmaxCrossentropy())  # "adam" trains the hidden layers
     ```
 
-    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built. For a loss of the mean
-    logit a step reads W once more.
+    Neither the logits `[B, C]` nor a gradient `[C, D]` is ever built. A loss of the mean logit
+    reads W once more per step.
 
-    Cost: a training step 2 B C D FLOP for the pass; backward, O(B S D), or 6 B C D FLOP for all.
-    Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads, or for all
-    O(B D) for up to 64 sums (at most 32 MiB, or 8 of them), and some MiB per thread.
+    Cost: a training step 2 B C D FLOP for the pass; backward O(B S D), or 6 B C D FLOP with
+    `"all"`. Memory: W, b and the optimizer's slots; besides, O(B (D + T S log C)) on T threads;
+    with `"all"` up to 64 partial sums of O(B D) (at most 32 MiB, or 8 sums), and some MiB per
+    thread.
 
     Args:
         num_classes: The number of classes C, at least 2.
         optimizer: As `SampledHead`.
-        num_selected: S, at most C: how many classes of an example are expected to be kept at most.
-            More make the gradient less noisy; with S = C it is exact. Default None: 256, or C. For
-            `backward="selected"` alone.
+        num_selected: S, at most C: the largest expected number of classes kept per example. A
+            larger S makes the gradient less noisy; S = C makes it exact. Default None: min(256, C).
+            Only for `backward="selected"`.
         backward: `"selected"` (default) or `"all"`.
-        products: The numbers that are multiplied in the passes over all classes of a training
-            step. Default `"float32"`. With `"bfloat16"`, the factors (W and h, and for
-            `backward="all"` dL/do) are rounded to it first, a relative error of 2^-8 at most, while
-            sums, W itself and all else stay float32. That is faster on AMD processors with
-            AVX512-BF16, and was slower on Intel processors; on others it is slower.
+        products: The dtype of the factors multiplied in a training step's passes over all classes.
+            Default `"float32"`. With `"bfloat16"`, the factors (W and h, and for `backward="all"`
+            dL/do) are rounded first, with a relative error of at most 2^-8; sums, W itself and
+            everything else stay float32. Faster on AMD processors with AVX512-BF16; slower on
+            Intel and on other processors.
         use_bias, kernel_initializer, bias_initializer, cosine_scale, learn_scale: As `DenseHead`.
-        seed: The seed of the choice, which is a function of it, of the number of the step, of the
-            place in the batch and of the class. Default None: drawn here, and kept in the
-            configuration.
+        seed: The seed of the choice of entries, which depends on the seed, the number of the step,
+            the position in the batch and the class. Default None: drawn at construction, and kept
+            in the configuration.
         **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`.
 
     Raises:
         TypeError: As `RowUpdatingHead`.
-        ValueError: An argument is out of range; `num_selected` beside `backward="all"`; as
+        ValueError: An argument is out of range; `num_selected` with `backward="all"`; as
             `RowUpdatingHead`.
         tf.errors.InvalidArgumentError: In a training step: h, log Z or a gradient is not finite.
             Nothing is changed then.
@@ -169,7 +171,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
             log_z_gradient,
             self.rule_of(self.kernel),
             self.present_rate,
-            # The op divides by the number of rows that are here.
+            # The op divides by the number of rows on this worker.
             mean_gradient=self.rows.share * mean_gradient[0] if mean_gradient else None,
             products=self.products,
             update=update,
@@ -183,10 +185,10 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
 
 @tf.custom_gradient
 def _without_targets(targets: tf.Tensor, log_rest: tf.Tensor) -> Any:
-    """Returns both as they are, with the gradient of a sum from which the targets were left out.
+    """Returns both unchanged, with the gradient of a sum that leaves out the targets.
 
-    A step takes dL/do_c = a min(1, e^{o_c} / Z) of all c, and adds what a target has of its own,
-    from which its part in the first term is taken here.
+    A step uses dL/do_c = a min(1, e^{o_c} / Z) for all c, and adds the gradient of each target. The
+    target's share of the first term is subtracted here.
     """
 
     def gradient(of_targets: tf.Tensor, of_rest: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -46,7 +46,7 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers import RowSGD
 from tfx_largeout.statistics import ExactStatistics, SphericalStatistics, without_gradient
 
-_MOST_DRIFT = 0.01  # what weights from outside may have; more than 1% would be a defect
+_MOST_DRIFT = 0.01  # for weights from outside; more than 1% would be a defect
 _CHECK_EVERY = 100  # steps between two checks of the singular values, as in the paper
 
 
@@ -55,29 +55,29 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     """A dense layer o = W h + b whose exact SGD step costs O(D^2) per example, whatever C is.
 
     W is kept as W = V U + 1 w^T, V `[C, D]`, together with Q = W^T W, c = W^T 1 and U^-T. For a
-    loss of the spherical family (a function of the target logits a, q = sum_c o_c^2 and
-    s = sum_c o_c) the step of all C rows is a change of U and w and of the target rows of V:
+    loss of the spherical family (a function of the target logits a, q = sum_c o_c^2 and s = sum_c
+    o_c) a step of all C rows changes only U, w and the target rows of V:
 
         W <- (1 - eta lambda) W - eta dL/dW
 
-    exactly as a dense layer trained with SGD takes it: docs/papers/exact_gradient.md. The head
+    exactly the step of a dense layer trained with SGD: docs/papers/exact_gradient.md. The head
     takes the steps itself; the model's optimizer trains the hidden layers.
 
     Cost: a training step O(B D^2 + B K D) and at most O(min(B, D)^3) time. Memory: V, a byte per
-    class, and 12 D^2 numbers. Evaluation O(B C D), except for the loss, which costs what a training
-    step costs.
+    class, and 12 D^2 numbers. Evaluation O(B C D), but the loss costs no more than a training step.
 
     Args:
         num_classes: The number of classes C, at least 2.
         optimizer: A `RowSGD` for this head alone, without momentum or `row_clip_norm`: the only
-            rule that is possible on V and U. It has eta, lambda (`weight_decay`, which multiplies
-            all of W and b by 1 - eta lambda) and the count of steps; the rate follows the rate of
-            the model's optimizer: see `model_rate`. A number or a schedule means `RowSGD` with it.
+            rule that works on V and U. It holds eta, lambda (`weight_decay`, which multiplies all
+            of W and b by 1 - eta lambda) and the count of steps; the rate follows the rate of the
+            model's optimizer: see `model_rate`. A number or a schedule means `RowSGD` with this
+            rate.
         use_bias: Whether there is a bias b `[C]`: h gets a constant 1 as its last column. Default
             False.
         kernel_initializer, bias_initializer: As `DenseHead`.
-        stabilization: What keeps U well conditioned. `"lazy"` (default): U starts again from the
-            identity, and each row of V follows when it is next used. `"svd"` and
+        stabilization: What keeps U well conditioned. `"lazy"` (default): U is reset to the
+            identity, and each row of V is adapted when it is next used. `"svd"` and
             `"power_iteration"`: the paper's methods, every 100 steps, O(C D) for each singular
             value that is moved; `"none"`: nothing, for experiments.
         **kwargs: `model_rate`, `device`, `name`, `dtype`, `trainable`, as `SelfUpdatingHead`. The
@@ -86,9 +86,9 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     Raises:
         TypeError: `optimizer` is not a `RowSGD`; as `RowUpdatingHead`.
         ValueError: An argument is out of range; as `RowUpdatingHead`.
-        tf.errors.InvalidArgumentError: In a training step: h is not finite, a gradient is not, or
-            the step would diverge in a dense layer, too, because 2 eta lambda_max of
-            H^T diag(dL/dq) H is above 2 - eta lambda. Nothing is changed then.
+        tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite, or the
+            step would diverge in a dense layer, too, because 2 eta lambda_max of H^T diag(dL/dq) H
+            is above 2 - eta lambda. Nothing is changed then.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091.
@@ -129,7 +129,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         self.state_dtype = self.statistics_dtype
         matrix, vector, num_rows = (size, size), (size,), self.rows.num_rows
         add = functools.partial(self.add_state, dtype=self.state_dtype)
-        # Initialized in this order: the Gram matrix and the row sum look at v, in one pass.
+        # Initialized in this order: the Gram matrix and the row sum are computed from v, in one
+        # pass.
         v = add("v", (num_rows, size), self._initial_v)
         moments = functools.cache(lambda: [*map(self._add_up, moments_of_rows(bare_variable(v)))])
         unit, slots = keras.initializers.Identity(), all_in_first_slot(self.num_classes)
@@ -149,7 +150,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
             mark_as_shard(weight, self.rows.shard)
         over_workers = FactoredOverWorkers(self.rows, self.state, self.name)
         self.over_workers = self.workers.pick(None, over_workers)
-        # Whoever assigns all weights, as `set_weights` and `load_weights`, assigns this one last.
+        # Functions that assign all weights (`set_weights`, `load_weights`) assign this one last.
         self._assign_current_slot = self.state.current_slot.assign
         self.state.current_slot.assign = self._assign_last
 
@@ -161,7 +162,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         return [Weight((rows, size), dtype), matrices, vectors, *slots]
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`: some matrices `[N, D]`, and some of the lesser of N and D squared."""
+        """As `Head`: some matrices `[N, D]`, and some of min(N, D)^2 numbers."""
         v, matrices, *_ = self.weights_of(width, workers)
         size, examples = v.shape[1], step.examples
         return StepMemory(
@@ -284,18 +285,18 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     def whole_batch(
         self, output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
     ) -> Any:
-        """As `Head`; examples stay where they are."""
+        """As `Head`; examples are not sent."""
         return whole_batch_of_parts(output, y_true, sample_weight, mask, filtered)
 
     def look_up(self, ids: tf.Tensor, dtype: str, training: bool) -> tf.Tensor:
-        """Returns rows of W, `[n, D]` in a dtype, whose gradient is a part of the head's next step.
+        """Returns rows of W, `[n, D]` in a dtype; their gradient enters the head's next step.
 
-        As a loss whose gradient with respect to o is 1 at the label i of an example has dL/dW[i] =
-        h, the gradient of a row is the h of a separate example, without a bias.
+        A loss whose gradient with respect to o is 1 at the label i of an example has dL/dW[i] = h.
+        So the gradient of a row is passed as the h of a separate example, without a bias.
 
         Args:
             ids: `[n]` int64, in [0, C).
-            dtype: Of the rows.
+            dtype: The dtype of the rows.
             training: Whether a step is to follow, if the head is trainable.
         """
         rows = tf.cast(tf.stop_gradient(self.rows_of_w(ids)), dtype)
@@ -351,9 +352,9 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
     def _present(
         self, inputs: tf.Tensor, gram_hidden: tf.Tensor, u_hidden: tf.Tensor, version: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns H Q and H U^T of the state as it is now.
+        """Returns H Q and H U^T for the present state.
 
-        Those of the forward pass, unless the head has taken a step since, in a loop of its own.
+        They are reused from the forward pass, unless the head has taken a step since.
         """
         return tf.cond(
             self._is_present(version),
@@ -365,14 +366,14 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         )
 
     def _is_present(self, version: tf.Tensor) -> tf.Tensor:
-        """Says whether the state is still that of a count of steps."""
+        """Returns whether the count of steps is still the given one."""
         return tf.equal(version, self.step_number)
 
     def _assign_last(self, value: Any) -> Any:
-        """Assigns the last part; refuses a state in which one part doesn't fit the others."""
+        """Assigns the last part; raises ValueError if the parts of the state don't fit."""
         result = self._assign_current_slot(value)
         if self.over_workers is not None:
-            return result  # the others may be assigning nothing, and the drift is that of all rows
+            return result  # other workers may be assigning nothing, and the drift covers all rows
         drift = self.drift()
         if not max(drift) <= _MOST_DRIFT:
             raise ValueError(
@@ -386,7 +387,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 
 
 def _plain_sgd(optimizer: Any) -> RowSGD:
-    """Returns the optimizer of a factored head; refuses what has no step by way of V and U."""
+    """Returns the optimizer of a factored head; raises if V and U can't take its step."""
     schedule = keras.optimizers.schedules.LearningRateSchedule
     if isinstance(optimizer, (int, float, schedule)) and not isinstance(optimizer, bool):
         return RowSGD(optimizer)

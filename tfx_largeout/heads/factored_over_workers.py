@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """FactoredHead over workers: rows of V are spread, examples stay where they are.
 
-Nothing that is sent grows with C. In a step of a batch of B examples in all, of K labels each, a
-worker receives, with f = (R - 1) / R and numbers of 4 bytes (of a float64 head 8):
+No message grows with C. In a step of B examples in all, with K labels each, a worker receives, with
+f = (R - 1) / R and numbers of 4 bytes (8 for a float64 head):
 
     f (8 B (K + 1) + 4 B (K + 2) + 8 (B / R) K D + 8 (3 D^2 + 2 D + 8))
 
 labels with their weights; a, q and s; the rows of labels, and x_y for those rows; sums over the
-batch. A label that several examples of a worker have counts once in the third; what is said of
-rows holds where labels are spread evenly, as it goes by the most that one worker has for another.
+batch. In the third term a label shared by several examples of a worker counts once. This term
+assumes evenly spread labels: it depends on the most rows that one worker sends to another.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from tfx_largeout.statistics import SphericalStatistics
 
 
 class LabelsOfParts(Labels):
-    """The labels of the examples of all workers, of which h is here for this worker's alone."""
+    """The labels of the examples of all workers; only this worker's h is available."""
 
     parts: Parts
 
     @classmethod
     def of(cls, labels: Labels, parts: Parts) -> LabelsOfParts:
-        """Returns the labels with what says whose each example is."""
+        """Returns the labels and which worker has each example."""
         spread = cls(*labels)
         spread.parts = parts
         return spread
@@ -56,8 +56,8 @@ class LabelsOfParts(Labels):
 class FactoredOverWorkers:
     """The steps of a factored layer whose rows of V are spread over workers.
 
-    All else of the state each worker has, and it stays the same bit by bit. `slot_rows` counts the
-    rows of all workers. The state that is given is that of a worker, in Keras's variables.
+    Every worker has the rest of the state, bit for bit the same. `slot_rows` counts the rows of all
+    workers. The given state is the worker's, in Keras variables.
     """
 
     def __init__(self, rows: ClassRows, state: FactoredState, site: str) -> None:
@@ -73,8 +73,8 @@ class FactoredOverWorkers:
     ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], tuple[Any, ...]]:
         """Returns a `[N, K]`, q `[N]` and s `[N]` of all examples, and residuals.
 
-        Of h `[n, D]` of this worker, and all labels. Two collectives: the rows of labels come, and
-        what was found of examples is gathered.
+        Takes h `[n, D]` of this worker, and all labels. Two collectives: one fetches the rows of
+        labels, one gathers the results of all examples.
         """
         parts = _parts(labels)
         routes = RowRoutes(self._workers, self._shard, labels.ids, parts, self._site)
@@ -82,7 +82,7 @@ class FactoredOverWorkers:
         *own, gram_hidden, _ = statistics_of_examples(self._state, hidden, rows, routes.places)
         columns = [own[0], own[1][:, tf.newaxis], own[2][:, tf.newaxis]]
         every = parts.gathered(tf.concat(columns, axis=1), f"{self._site}/statistics")
-        # All workers refuse what one of them has.
+        # All workers raise an error found by one of them.
         finite = check_finite("hidden, or the sum of squares of its logits,", every[:, -2])
         with after([finite]):
             every = tf.identity(every)
@@ -100,9 +100,9 @@ class FactoredOverWorkers:
     ) -> tf.Tensor:
         """Takes the step; returns dL/dH of this worker's examples, `[n, D]`.
 
-        Two collectives for the step: x_y goes to the rows of labels, and sums over the batch. The
-        gradients are of what `statistics` returned, and `is_present` says whether the state is
-        still that of then. A step is the learning rate, the decay and `max_condition`.
+        Two collectives: one sends x_y to the rows of labels, one sums over the batch. The gradients
+        are with respect to the results of `statistics`; `is_present` says whether the state is
+        unchanged since then. A step is the learning rate, the decay and `max_condition`.
         """
         parts, (routes, gram_hidden, rows) = _parts(labels), residuals
         gram_hidden, rows = tf.cond(
@@ -128,17 +128,18 @@ class FactoredOverWorkers:
         return gradient
 
     def settle(self) -> None:
-        """As `settle`; on all workers. Cost: nothing if no row of any is stale."""
+        """As `settle`; on all workers. Cost: nothing if no worker has a stale row."""
         settle(self._state, self._num_classes)
 
     def check_alike(self) -> None:
-        """Refuses a state of which all but rows is not the same on all workers, bit by bit."""
+        """Raises an error if the state besides rows differs between workers in any bit."""
         check_alike(self._workers, self._shared)
 
     def of_global_batch(self, hidden: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, LabelsOfParts]:
-        """Returns this worker's part of examples that all workers have, and their labels.
+        """Returns this worker's part of the examples of the global batch, and their labels.
 
-        The gradient of its h is this worker's part of that of h, which is a sum over workers.
+        The gradient with respect to its h is this worker's part of the gradient of h, which is
+        summed over workers.
         """
         parts = Parts.even(self._workers, tf.shape(hidden)[0])
         return _some_rows(hidden, parts.own), LabelsOfParts.of(labels, parts)
@@ -170,18 +171,18 @@ class FactoredOverWorkers:
 
 
 def _parts(labels: Labels) -> Parts:
-    assert isinstance(labels, LabelsOfParts)  # as `FactoredHead.statistics` makes them
+    assert isinstance(labels, LabelsOfParts)  # made by `FactoredHead.statistics`
     return labels.parts
 
 
 class OutputOfParts(HeadOutput):
     """The output of a factored head for the examples of all workers.
 
-    Spherical statistics are found where the examples are. For others h is gathered, once.
+    Spherical statistics are computed where the examples are. For other kinds h is gathered, once.
     """
 
     def __init__(self, head: Any, own: tf.Tensor, training: bool, parts: Parts) -> None:
-        # Of the h of all, only its batch shape is read.
+        # Only the batch shape of the gathered h is read.
         super().__init__(head, tf.zeros([tf.size(parts.ranks), 1]), training)
         self._own, self._parts, self._gathered = own, parts, None
 
@@ -207,12 +208,12 @@ class OutputOfParts(HeadOutput):
 def whole_batch_of_parts(
     output: HeadOutput, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
 ) -> tuple[OutputOfParts, Labels, tf.Tensor | None, tf.Tensor | None]:
-    """As `whole_batch`, with h left where it is."""
+    """As `whole_batch`, without sending h."""
     head = output.head
     when, of_labels = local_examples(output, y_true, sample_weight, mask, filtered)
     batch = gather_labels(head.workers, head.name, *when, *of_labels)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
-    # The gradient is times R, as that of `gather_examples` is.
+    # The gradient is multiplied by R, as in `gather_examples`.
     own = _some_rows(hidden, batch.kept, head.workers.size)
     whole = OutputOfParts(head, own, output.training, batch.parts)
     labels, whole.excluded_of_all = labels_of_all(head, batch, filtered)
@@ -220,7 +221,7 @@ def whole_batch_of_parts(
 
 
 def _some_rows(hidden: tf.Tensor, rows: tf.Tensor | None, factor: int = 1) -> tf.Tensor:
-    """Returns rows of h (None: all), without repeats, with a dense gradient times a factor."""
+    """Returns distinct rows of h (None: all), with a dense gradient multiplied by a factor."""
 
     @tf.custom_gradient
     def run(hidden: tf.Tensor) -> Any:

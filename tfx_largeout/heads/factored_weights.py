@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FactoredWeights: what a factored layer says of its W, beside training."""
+"""FactoredWeights: logits, evaluation and W of a factored layer, without training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tfx_largeout.statistics import ExactStatistics, TopScores
 class FactoredWeights(DenseWeights):
     """A head with W = V U + 1 w^T: its logits, its exact evaluation, and W itself.
 
-    Where the classes are spread over workers, each has the rows of V of its own.
+    If the classes are spread over workers, each has the rows of V of its classes.
     """
 
     state: FactoredState
@@ -47,7 +47,7 @@ class FactoredWeights(DenseWeights):
         return self.rows.all_logits(logits, hidden, dtype)
 
     def _exact_statistics(self, hidden: tf.Tensor, labels: Labels) -> ExactStatistics:
-        """Returns exact statistics of examples, which all workers have."""
+        """Returns exact statistics of examples; all workers get the same."""
         u_hidden, shift = self._settled(hidden)
         exact = self.rows.exact(u_hidden, self.state.v, None, labels.ids)
         targets = tf.where(labels.mask, exact.target_logits + shift[:, tf.newaxis], 0)
@@ -74,11 +74,11 @@ class FactoredWeights(DenseWeights):
         return self.rows.exact(u_hidden, self.state.v, bias, ids).target_ranks
 
     def settle(self) -> None:
-        """Brings all rows of V to the current coordinates, as evaluation does. W stays as it is.
+        """Brings all rows of V to the current coordinates, as evaluation does. W does not change.
 
-        Several workers must call it together, as all that calls it.
+        Several workers must call it together, and also every function that calls it.
 
-        Cost: nothing if they are; else O(D^2) for each that isn't.
+        Cost: nothing if they are current; else O(D^2) per stale row.
         """
         meet(self.workers, AGREE, f"settle of head {self.name!r}")
         self._settle()
@@ -99,7 +99,7 @@ class FactoredWeights(DenseWeights):
         return [self.state.v, self.state.row_slot]
 
     def set_last_rows(self, first: int, kernel: np.ndarray | None, bias: np.ndarray | None) -> None:
-        """As `DenseWeights`, while V is W itself, as a new head has it."""
+        """As `DenseWeights`, while V = W, as in a new head."""
         rows = self.state.v.numpy()
         if kernel is not None:
             rows[first:, : self.width] = kernel
@@ -108,7 +108,7 @@ class FactoredWeights(DenseWeights):
         self.state.v.assign(rows)
 
     def after_other_rows(self, first: int) -> None:
-        """As `DenseWeights`: rows from there on are those of W still. Cost: O(C D^2)."""
+        """As `DenseWeights`: rows from `first` on keep their W. Cost: O(C D^2)."""
         start_last_rows(self.state, first)
 
     @property
@@ -122,7 +122,7 @@ class FactoredWeights(DenseWeights):
         return self.state_dtype
 
     def rows_of_w(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns rows of W, `[n, D]`. Nothing is changed. Cost: O(n D^2)."""
+        """Returns rows of W, `[n, D]`. Changes nothing. Cost: O(n D^2)."""
         state = self.state.variables
         u, shift = state.u.read_value(), state.shift.read_value()
         return (tf.matmul(current_rows(state, ids), u) + shift)[:, : self.width]
@@ -142,7 +142,7 @@ class FactoredWeights(DenseWeights):
         return relative_drift(self.state, self._add_up)
 
     def refresh(self) -> None:
-        """Computes Q, W^T 1 and U^-T anew, in float64. W stays as it is. Cost: O(C D^2).
+        """Computes Q, W^T 1 and U^-T anew, in float64. W does not change. Cost: O(C D^2).
 
         Several workers must call it together.
         """
@@ -150,7 +150,7 @@ class FactoredWeights(DenseWeights):
         refresh_bookkeeping(self.state, self.num_classes, self._add_up)
 
     def _state_input(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns h in the state's dtype, with its constant 1 if there is a bias, or as it is."""
+        """Returns h in the state's dtype, with a constant 1 appended if there is a bias."""
         hidden = tf.cast(hidden, self.state_dtype)
         if hidden.shape[-1] == self.state.width:
             return hidden

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a head is: in the memory of the host, though layers before it may be on a GPU."""
+"""Keeps a head in host memory, even if layers before it are on a GPU."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _METHODS = (
 
 
 def place_methods(kind: type) -> None:
-    """Sees to it that those methods that a class defines run `on_device`."""
+    """Wraps the listed methods of a class so that they run `on_device`."""
     for name in _METHODS:
         if name in vars(kind):
             setattr(kind, name, on_device(vars(kind)[name]))
 
 
 def on_device(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a method of a head that runs on its `device`; None: where TensorFlow puts it."""
+    """Returns a method that runs on the head's `device`; None: where TensorFlow puts it."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:

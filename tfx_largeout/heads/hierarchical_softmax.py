@@ -57,14 +57,14 @@ _TREES = ("two_level", "huffman")
 
 
 class _RowsOfTables(NamedTuple):
-    """Residuals of passes that were packed: the rows of each table, `[N, S]`."""
+    """Residuals of packed passes: the rows of each table, `[N, S]`."""
 
     rows: Sequence[tf.Tensor]
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class HierarchicalSoftmaxHead(RowUpdatingHead):
-    """A tree over the classes: exact, normalized probabilities without a sum over all classes.
+    """A tree over the classes gives exact, normalized probabilities without a sum over all classes.
 
     | tree | log p(c given h) is the sum of | cost of a label |
     |---|---|---|
@@ -79,7 +79,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
     model.compile("adam", loss=losses.NegativeLogLikelihood())  # "adam" trains the hidden layers
     ```
 
-    This is another model than the softmax over W h + b, often a less accurate one.
+    This is a different model from the softmax over W h + b, and often less accurate.
 
     Cost: a training step O(B K sqrt(C) D) or O(B K log(C) D); the exact loss in evaluation costs as
     much; ranks, best classes and `predict` O(B C D), in memory that does not grow with C (except
@@ -90,10 +90,10 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         num_classes: The number of classes C, at least 2.
         optimizer: As `SampledHead`.
         tree: `"two_level"` (default) or `"huffman"`.
-        counts: `[C]`, at least 0 (smoothed, as `LogFrequency` does it where one is 0): how often
-            each class is a label. Frequent classes then cost less:
-            `frequency_clusters` and `huffman_code_lengths` say how. Default None: clusters of
-            equal size of neighbouring ids, or a balanced binary tree.
+        counts: `[C]`, at least 0 (if one is 0, smoothed as in `LogFrequency`): how often each class
+            is a label. Frequent classes then cost less: see `frequency_clusters` and
+            `huffman_code_lengths`. Default None: clusters of equal size of neighbouring ids, or a
+            balanced binary tree.
         clusters: `[C]`, integers 0 to G - 1: the cluster of each class, for two levels. Default
             None.
         use_bias: Whether there is a bias. Default True.
@@ -103,7 +103,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
     Raises:
         TypeError: As `RowUpdatingHead`.
-        ValueError: An argument is out of range, counts or clusters don't fit; as `RowUpdatingHead`.
+        ValueError: An argument is out of range; counts or clusters don't fit; as `RowUpdatingHead`.
             In `load_weights`: the weights belong to another tree, or have other shapes.
         tf.errors.InvalidArgumentError: In a training step: h or a gradient is not finite. Nothing
             is changed then.
@@ -162,7 +162,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         self.build_optimizer([weight for table in self.tables.values() for weight in table])
 
     def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
-        """As `Head`; of clusters by counts, which have yet to be found, about sqrt(C)."""
+        """As `Head`; for clusters by counts, which are not known yet, about sqrt(C)."""
         classes, dtype = self.num_classes, self.variable_dtype
         if self.tree == "huffman":
             tables = [classes - 1]
@@ -175,7 +175,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         return [*weights, Weight((classes, 8), "uint8", "index")]
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`: logits of the clusters and of the members of one, or of a path."""
+        """As `Head`: logits of the clusters and of one cluster's members, or of a path."""
         pairs = step.examples * step.labels
         nodes = math.isqrt(self.num_classes) + 1
         if self.tree == "huffman":
@@ -219,7 +219,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         update: bool,
     ) -> tf.Tensor:
         parts = self._table_gradients(residuals, gradients)
-        # All tables are checked before the first one changes.
+        # All tables are checked before the first one is changed.
         checks = [check_finite(f"gradient of {p.table} logits", p.gradient) for p in parts]
         with after(checks):
             wide = tf.identity(tf.cast(hidden, self.statistics_dtype))
@@ -290,7 +290,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
             )
 
     def _make_tree(self) -> tuple[ClassTree, int]:
-        """Returns the tree and a number that stands for where its classes are."""
+        """Returns the tree and a digest of the positions of its classes."""
         counts = self.counts
         if self.tree == "huffman":
             counts = np.ones(self.num_classes, np.int8) if counts is None else counts
@@ -320,7 +320,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         return self.update_rows(kernel, bias, CandidateGradients(*batch), update)
 
     def _of_this_tree(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns h in the dtype of statistics; refuses weights of another tree."""
+        """Returns h in the dtype of statistics; raises ValueError for weights of another tree."""
         rule = "the weights must belong to this head's tree; got weights of another tree"
         check = Check(tf.equal(self.tree_digest.value, self._digest), lambda: [rule])
         with after([check]):
@@ -328,13 +328,13 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
 
 
 def _digest(places: np.ndarray) -> int:
-    """Returns 53 bits of a digest of integers: a float64 holds it, as in an average of weights."""
+    """Returns 53 bits of a digest of integers, which a float64 (an average of weights) can hold."""
     digest = hashlib.blake2b(np.asarray(places, np.int64).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 11
 
 
 def _checked_clusters(clusters: Any, num_classes: int) -> np.ndarray:
-    """Returns clusters as int32; refuses what does not partition the classes."""
+    """Returns clusters as int32; raises ValueError if they don't partition the classes."""
     result = unpack_array(clusters) if isinstance(clusters, str) else np.asarray(clusters)
     if result.shape != (num_classes,):
         raise ValueError(f"clusters must have shape [C] = [{num_classes}]; got {result.shape}")

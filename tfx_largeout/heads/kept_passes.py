@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward passes, and KeptPasses: those that wait, in variables, for the step of them all."""
+"""Backward passes, and KeptPasses: passes kept in variables for one common step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tfx_largeout.labels import Labels
 
 
 class BackwardPass(NamedTuple):
-    """What a gradient that came back to a head leaves for its step.
+    """The data of one backward pass that a head's step needs.
 
     Attributes:
         hidden: `[N, D]`.
         labels: N examples.
-        residuals: What `forward` returned as such.
+        residuals: The residuals that `forward` returned.
         gradients: The gradients of the loss with respect to each of the statistics.
     """
 
@@ -27,13 +27,13 @@ class BackwardPass(NamedTuple):
     gradients: tuple[tf.Tensor, ...]
 
     def scaled(self, factor: Any) -> BackwardPass:
-        """Returns the pass of a loss that is multiplied by a factor."""
+        """Returns the pass with the loss multiplied by a factor."""
         if isinstance(factor, float) and factor == 1:
             return self
         return self._replace(gradients=tuple(g * tf.cast(factor, g.dtype) for g in self.gradients))
 
     def without_what_is_not_finite(self) -> tuple[BackwardPass, tf.Tensor]:
-        """Returns the pass with gradients of 0 if one is not finite, and whether all were."""
+        """Returns the pass and whether its gradients are finite; if not, all are set to 0."""
         flags = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in self.gradients]
         is_finite = tf.reduce_all(tf.stack(flags))
         gradients = tuple(tf.where(is_finite, g, tf.zeros_like(g)) for g in self.gradients)
@@ -41,10 +41,10 @@ class BackwardPass(NamedTuple):
 
 
 class KeptPasses:
-    """What a step needs of some backward passes, one batch under the other.
+    """The packed data of several backward passes, concatenated along the batch.
 
-    A pass is a tuple of tensors `[N, ...]`; the first one is h, `[N, D]`. Behind a pass of more
-    labels or candidates, those of others are padded: integers by -1, floats by 0.
+    A pass is a tuple of tensors `[N, ...]`; the first one is h, `[N, D]`. Passes with fewer labels
+    or candidates than others are padded: integers with -1, floats with 0.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class KeptPasses:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The number of passes, and what was kept of them."""
+        """The number of passes, and their packed tensors."""
         return [self.count, *self._parts]
 
     @property
@@ -63,9 +63,9 @@ class KeptPasses:
         return bool(self._parts)
 
     def append(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Keeps a pass; returns what is there when it has been kept."""
+        """Keeps a pass; returns all that are kept."""
         if [part.dtype for part in parts] != [variable.dtype for variable in self._parts]:
-            # The first pass, or the first one of a loss of another kind.
+            # The first pass, or the first one with a different kind of loss.
             with tf.init_scope():
                 self.count.assign(0)
                 self._parts = [_empty(part, place == 0) for place, part in enumerate(parts)]
@@ -76,14 +76,14 @@ class KeptPasses:
         return [*(variable.assign(rows) for variable, rows in kept), self.count.assign_add(1)]
 
     def clear(self) -> None:
-        """Forgets all that is kept."""
+        """Drops all passes."""
         for variable in self._parts:
             dims = (n or 0 for n in variable.shape[1:])
             variable.assign(tf.zeros([0, *dims], variable.dtype))
         self.count.assign(0)
 
     def take(self) -> list[tf.Tensor]:
-        """Returns all that is kept, and keeps it no longer."""
+        """Returns all passes and drops them."""
         parts = [variable.read_value() for variable in self._parts]
         with tf.control_dependencies(parts):
             self.clear()
@@ -91,7 +91,7 @@ class KeptPasses:
 
 
 def under_each_other(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns tensors `[N_i, ...]` as one, narrower ones padded: see `KeptPasses`."""
+    """Concatenates tensors `[N_i, ...]`; narrower ones are padded: see `KeptPasses`."""
     if parts[0].shape.rank == 1:
         return tf.concat(parts, axis=0)
     widths = tf.reduce_max(tf.stack([tf.shape(part)[1:] for part in parts]), axis=0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras's losses and metrics behind a head.
 
-Losses that want probabilities are refused. Metrics come from a head's exact pass in place of all
-logits. Labels with values, a pair to Keras, reach losses and metrics as one object.
+Losses that expect probabilities raise an error. Metrics are computed by a head's exact pass instead
+of all logits. Labels with values, a pair to Keras, reach losses and metrics as one object.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ HEAD_OUTPUT = "_tfx_largeout_head_output"
 
 
 def losses_of(kinds: tuple[type, ...]) -> list[str]:
-    """Returns the names of the losses that Keras knows whose `trains_on` is one of some kinds."""
+    """Returns the names of registered losses whose `trains_on` is one of the given kinds."""
     known = keras.saving.get_custom_objects().values()
     losses = [x for x in known if isinstance(x, type) and issubclass(x, keras.Loss)]
     return sorted({x.__name__ for x in losses if getattr(x, "trains_on", None) in kinds})
 
 
 def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
-    """Refuses, in a training step, a loss of Keras that would take logits for probabilities.
+    """Raises an error in a training step if a Keras loss would read logits as probabilities.
 
-    Training would go on without a word, to a worse end: Keras clips what is no probability. A model
-    of which it is not seen that it ends in the head, or whose step is its own, is let be.
+    Training would silently go wrong, because Keras clips values outside of [0, 1]. Models with a
+    custom step, or for which it is not known that they end in the head, are not checked.
     """
     loss = _only(getattr(model, "loss", None))
     is_step = loss is not None and is_functional(model) and (in_train_step() or model.run_eagerly)
@@ -65,7 +65,7 @@ def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
 
 
 def trains_as_keras_does(model: Any) -> bool:
-    """Says whether a step of `fit` takes one gradient, and then the optimizer's step."""
+    """Returns whether a step of `fit` takes one gradient, and then the optimizer's step."""
     return all(
         getattr(getattr(model, name), "__func__", None) is getattr(keras.Model, name)
         for name in ("train_step", "compute_loss")
@@ -73,7 +73,7 @@ def trains_as_keras_does(model: Any) -> bool:
 
 
 def _only(loss: Any) -> Any:
-    """Returns the loss of the one output of a model, however it was given."""
+    """Returns the loss of a model's only output, in whatever form it was compiled."""
     parts = list(loss.values()) if isinstance(loss, dict) else loss
     return parts[0] if isinstance(parts, (list, tuple)) and len(parts) == 1 else loss
 
@@ -101,7 +101,7 @@ def _crossentropy(rank: tf.Tensor, loss: tf.Tensor, **options: Any) -> tf.Tensor
     return loss
 
 
-# From the rank of an example's label, `[N]` (0 is best, -1 without a label), and its loss, `[N]`.
+# Functions of the rank of an example's label, `[N]` (0: best, -1: no label), and its loss, `[N]`.
 _BY_FUNCTION = {
     keras.metrics.sparse_categorical_accuracy: _accuracy,
     keras.metrics.categorical_accuracy: _accuracy,
@@ -118,12 +118,12 @@ for _name in (function.__name__ for function in _BY_FUNCTION):
 def serve_metrics(model: Any) -> bool:
     """Lets the compiled metrics of a model ask the heads behind its outputs.
 
-    Keras resolves what it was compiled with when it first updates them, by the shapes of labels and
-    outputs; what it makes of them is what is changed here, in the model's own objects.
+    Keras resolves metric names at the first update, by the shapes of labels and outputs. This
+    function changes the resolved metrics, in the model's objects.
 
     Returns:
-        Whether one of the metrics looks at a training step: a loss then has exact statistics
-        computed before the step changes W.
+        Whether one of the metrics reads training steps: a loss then computes exact statistics
+        before the step changes W.
     """
     _join_labels(model)
     found = metrics_given(model)
@@ -133,12 +133,12 @@ def serve_metrics(model: Any) -> bool:
     if not isinstance(compiled.__dict__.get("update_state"), functools.partial):
         compiled.update_state = functools.partial(_update_all, compiled)
     if getattr(model, "train_function", None) is None:
-        return False  # a loop of the user's own, which knows when it looks
+        return False  # a custom loop, which knows when it reads metrics
     return any(map(_looks_at_training, given))
 
 
 def _join_labels(model: Any) -> None:
-    """Lets the losses of a model see ids and their values as labels of one output: `_joined`."""
+    """Passes ids and their values to a model's losses as the labels of one output: `_joined`."""
     found = loss_given(model)
     if found is None or "call" in vars(found[0]):
         return
@@ -154,10 +154,10 @@ def _join_labels(model: Any) -> None:
 
 
 def _joined(y_true: Any, y_pred: Any, weight: Any, names: Any) -> tuple[Any, Any]:
-    """Returns labels and weights as Keras has them of outputs, with `SoftLabels` for pairs.
+    """Returns labels and weights per output, in Keras's form, with `SoftLabels` for pairs.
 
-    An output that is one tensor has labels that are one, to Keras; a pair or a dict would be those
-    of two outputs. It gives both parts of such labels the weights of the example.
+    Keras expects one label tensor per output tensor, and reads a pair or a dict as the labels of
+    two outputs. It gives both parts of such labels the weights of the example.
     """
     if not keras.tree.is_nested(y_true):
         return y_true, weight
@@ -166,7 +166,7 @@ def _joined(y_true: Any, y_pred: Any, weight: Any, names: Any) -> tuple[Any, Any
     if soft is not None:
         return soft, _only_weight(weight)
     labels = _parts(y_true)
-    if len(labels) == len(outputs) == 1:  # whatever it is called
+    if len(labels) == len(outputs) == 1:  # whatever its name
         outputs = dict(zip(labels, outputs.values(), strict=True))
         (part,) = labels.values()
         if not keras.tree.is_nested(y_pred) and soft_labels(part, must_be=True) is not None:
@@ -225,7 +225,7 @@ def _update_all(compiled: Any, y_true: Any, y_pred: Any, sample_weight: Any = No
 
 
 class _UpdateByHead:
-    """What updates a metric of Keras's: by a head's exact statistics, else as Keras does."""
+    """Updates a Keras metric: by a head's exact statistics if possible, else as Keras does."""
 
     def __init__(self, metric: Any) -> None:
         self._metric = metric
@@ -234,7 +234,7 @@ class _UpdateByHead:
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         output = getattr(y_pred, HEAD_OUTPUT, None)
         if output is None and asks_for_shapes():
-            return  # Keras asks for shapes, of bare tensors
+            return  # Keras asks for shapes, with plain tensors
         if output is None or output.is_trained_by_logits or _is_one_hot(y_true, output):
             self._as_keras(y_true, y_pred, sample_weight)
         elif self._is_served():
@@ -284,7 +284,7 @@ class _UpdateByHead:
         if labels.values is None:
             with after([_at_most_one(metric, labels)]):
                 counted = tf.identity(counted)
-        else:  # a target distribution, of which rows of all classes would have the argmax
+        else:  # a target distribution: the argmax of its dense row
             loss *= tf.cast(labels.values, loss.dtype)
             counted = labels.are_largest(counted)
         has_label, loss = tf.reduce_any(counted, axis=-1), tf.reduce_sum(loss, axis=-1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KernelHead: what all heads share that keep W and b as they are."""
+"""KernelHead: the base of heads that store W and b as plain weights."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def dense_logits(hidden: tf.Tensor, kernel: Any, bias: Any, dtype: str) -> tf.Te
 class KernelHead(DenseWeights):
     """A head with the weights W `[C, D]` (a row per class, as in `tf.nn`) and b `[C]`.
 
-    It has the logits, the exact evaluation and top-k; subclasses say how to train. Its arguments
-    are those of `DenseHead`.
+    It has the logits, the exact evaluation and top-k; subclasses define training. Its arguments are
+    as in `DenseHead`.
 
     Cost: evaluation O(B C D) time, memory independent of C beyond the weights.
     """
 
     # Whether the model's optimizer updates W and b.
     trainable_kernel: ClassVar[bool] = True
-    # The logits are cap tanh((W h + b) / cap), if there is one. Only of a head in one process.
+    # If set, the logits are cap tanh((W h + b) / cap). Only for heads in one process.
     soft_cap: float | None = None
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -82,9 +82,9 @@ class KernelHead(DenseWeights):
         return [Weight(shape, dtype, is_trained=is_trained) for shape in shapes]
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`; gradients of W and b alone: a subclass adds what its training step takes.
+        """As `Head`; only gradients of W and b: a subclass adds the rest of its training step.
 
-        Evaluation: h packed, and what each thread has of each example and label.
+        Evaluation: packed h, and the state of each thread for each example and label.
         """
         weights = self.weights_of(width, workers)
         of_example = 4 * width + 16 * 256 + step.threads * (8 * step.labels + 8)
@@ -103,7 +103,7 @@ class KernelHead(DenseWeights):
 
     @property
     def differentiable_kernel(self) -> Any:
-        """W `[C, D]` as the logits of a training step by the model's optimizer are made of it."""
+        """W `[C, D]` for the logits of a training step by the model's optimizer."""
         return self.kernel
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
@@ -121,7 +121,7 @@ class KernelHead(DenseWeights):
         residuals: Any,
         gradients: tuple[tf.Tensor, ...],
     ) -> CandidateGradients:
-        """Returns what the rows that a training step names have as gradients.
+        """Returns the rows that a training step touches, and their gradients.
 
         Arguments as in a `BackwardPass`.
         """
@@ -174,14 +174,14 @@ class KernelHead(DenseWeights):
         k: int,
         allowed: ClassFilter | None = None,
     ) -> TopScores:
-        """Returns the k best of the classes that `find` gives, by their exact logits.
+        """Returns the k classes with the highest exact logits among those that `find` returns.
 
         Args:
             hidden: `[N, D]`.
-            find: Gets h of the examples of all workers, `[N, D]` float32; returns classes
-                `[N, S]`, of several workers those whose rows are here, then -1.
+            find: Takes h of the examples of all workers, `[N, D]` float32; returns classes `[N,
+                S]`, padded with -1; with several workers only classes whose rows are on this one.
             k: The number of classes. Where fewer are found, -inf and -1 follow.
-            allowed: What each may find. Default: all classes.
+            allowed: The classes that each example may find. Default: all classes.
         """
         batch, allowed = whole_hidden(self, hidden, allowed)
         found = find(tf.cast(batch.hidden, tf.float32))
@@ -192,7 +192,7 @@ class KernelHead(DenseWeights):
         return TopScores(*map(batch.of_this_worker, best))
 
     def _log_partition(self, of_linear: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns that of the logits, of that of W h + b."""
+        """Returns the gradient (or value) of the capped logits from W h + b."""
         if self.soft_cap is None:
             return of_linear
         return soft_capped_sums(self._wide(hidden), self.kernel, self.bias, self.soft_cap)[0]
@@ -205,10 +205,10 @@ class KernelHead(DenseWeights):
         return super().to_dense(**kwargs)
 
     def refuse_soft_cap(self, who: str) -> None:
-        """Refuses, for somebody who takes W and b for the logits, a head that caps them.
+        """Raises an error if the head caps its logits: callers compute logits from W and b.
 
         Raises:
-            TypeError: It does.
+            TypeError: The head caps its logits.
         """
         if self.soft_cap is not None:
             raise TypeError(
@@ -217,10 +217,10 @@ class KernelHead(DenseWeights):
             )
 
     def refuse_cosines(self, who: str) -> None:
-        """Refuses likewise a head whose logits are s cos(theta).
+        """Raises an error if the head's logits are s cos(theta), for the same callers.
 
         Raises:
-            TypeError: They are.
+            TypeError: They are s cos(theta).
         """
         if self.cosine_scale is not None:
             raise TypeError(
@@ -256,7 +256,7 @@ class KernelHead(DenseWeights):
     def initial_rows(
         self, shape: tuple[int, int], dtype: Any, of_rows: Callable[..., Any] = tf.identity
     ) -> tf.Tensor:
-        """Returns a function of each of the initial rows of W that are here."""
+        """Applies a function to the initial rows of W on this worker."""
         whole = self.num_classes, shape[1]
         return initialize_by_blocks(
             self.kernel_initializer, whole, dtype, shard=self.rows.shard, of_rows=of_rows

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits of all classes: a word where somebody keeps many, and a context without them."""
+"""Logits of all classes: a warning where they need much memory, and a context without them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GIVES_LOGITS = ContextVar("gives_logits", default=True)
 
 @contextlib.contextmanager
 def without_logits() -> Iterator[None]:
-    """A context in which heads give `[..., 0]` in place of logits, with what rides on them.
+    """A context in which heads return `[..., 0]` instead of logits, with the `HeadOutput`.
 
-    A graph that is written to a file then has nothing of W that nobody reads.
+    An exported graph then does not contain an unused W.
     """
     token = _GIVES_LOGITS.set(False)
     try:
@@ -39,8 +39,8 @@ def gives_logits() -> bool:
 def watch_logits(head: Any, model: Any, hidden: tf.Tensor) -> None:
     """Warns, once for each head, where its logits take more than 1 GiB.
 
-    So do those of a call outside of a graph, those of a batch of `predict`, and those of all
-    batches that `predict` keeps: counted by what it returns, as nobody may know how many come.
+    This covers a call outside of a graph, one batch of `predict`, and all batches that `predict`
+    keeps. The latter are counted as they come, because their number may be unknown.
     """
     if tf.executing_eagerly():
         _warn_if_many(head, math.prod(hidden.shape[:-1]))
@@ -53,11 +53,11 @@ def watch_logits(head: Any, model: Any, hidden: tf.Tensor) -> None:
     name = getattr(getattr(function, "python_function", None), "__name__", None)
     is_predict = not tf.executing_eagerly() and tf.compat.v1.get_default_graph().name == name
     if is_predict and rows and any(each.shape[-1] == head.num_classes for each in outputs):
-        _warn_if_many(head, rows)  # a first batch, which may be all there is
+        _warn_if_many(head, rows)  # a first batch, which may be the only one
 
 
 class _Watched:
-    """A `predict_function` of a model that counts how many logits are kept of what it returned."""
+    """A model's `predict_function` that counts how many of the logits it returned are kept."""
 
     def __init__(self, function: Any, head: Any) -> None:
         self._function = function

@@ -15,20 +15,20 @@ HIGHEST = "highest"
 
 
 class ModelRate:
-    """What a self-updating head knows of the optimizer of the model that it is trained in.
+    """What a self-updating head knows about the optimizer of its model.
 
-    The head's own rate goes with a reference rate of the model, `head.model_rate`: a number,
-    `"highest"` (the highest rate in training so far), or None. While the model's is lower, or
-    higher, the head's is so by the same factor, which is 1 with None:
+    The head's rate is multiplied by a factor that compares the model's rate with a reference,
+    `head.model_rate`: a number, `"highest"` (the highest rate in training so far), or None (the
+    factor is 1):
 
         factor = (the model's present rate) / (the reference)
 
-    Two weights of the head keep what is known: `highest_model_rate`, 0 if there was none yet, and
-    `model_optimizer`, which stands for the class of the optimizer, 0 likewise.
+    Two weights of the head store this: `highest_model_rate` and `model_optimizer`, a number for the
+    class of the optimizer. Both are 0 at first.
     """
 
     def __init__(self, head: Any) -> None:
-        # TensorFlow keeps functions that a graph calls, such as `_warn`, for good.
+        # TensorFlow never frees functions that a graph calls, such as `_warn`.
         self._head_behind = weakref.ref(head)
         self._optimizer: Any = lambda: None
         self._warned = False
@@ -38,14 +38,15 @@ class ModelRate:
         return self._head_behind()
 
     def meet(self, optimizer: Any) -> None:
-        """Takes notice of the optimizer whose step the head's belongs to; None: there is none.
+        """Stores the optimizer with whose step the head takes its own; None: there is none.
 
         Raises:
-            ValueError: There is a rate to follow, and the optimizer has none, as `MultiOptimizer`.
+            ValueError: The head follows the model's rate, but the optimizer has none
+                (`MultiOptimizer`).
         """
         known, reference = self._head.model_optimizer.value, self._head.model_rate
         if optimizer is self._optimizer() or not isinstance(known, tf.Variable):
-            return  # there are no variables while Keras only finds out shapes
+            return  # no variables exist while Keras infers shapes
         follows = optimizer is not None and reference is not None
         if follows and not hasattr(optimizer, "learning_rate"):
             raise ValueError(
@@ -57,7 +58,7 @@ class ModelRate:
         with tf.init_scope():
             known = known.numpy()  # empty while the first trace of an unbuilt model makes weights
             if optimizer is not None and known.size and known not in (0, _kind_of(optimizer)):
-                # The rates of two methods don't compare.
+                # The rates of two methods can't be compared.
                 self._head.highest_model_rate.value.assign(0.0)
 
     def factor(self) -> tf.Tensor | None:
@@ -72,7 +73,7 @@ class ModelRate:
         return tf.math.divide_no_nan(present, tf.maximum(present, highest))
 
     def note(self) -> None:
-        """Keeps the rate of a step that was taken; warns, once, of a warm-up without the head."""
+        """Stores the rate of a taken step; warns once if the head does not follow a warm-up."""
         optimizer, highest = self._optimizer(), self._head.highest_model_rate.value
         if optimizer is None or self._head.model_rate != HIGHEST:
             return
@@ -85,7 +86,8 @@ class ModelRate:
                 self._head.model_optimizer.value.assign(_kind_of(optimizer))
             return told
 
-        # Few ops stand outside of the rare case: each takes as long as a small op of the step.
+        # Few ops are outside of the rare branch, since each costs as much as a small op of the
+        # step.
         tf.cond(present > highest, tell, lambda: tf.constant(0))
 
     def _present(self) -> tf.Tensor:
@@ -106,5 +108,5 @@ class ModelRate:
 
 
 def _kind_of(optimizer: Any) -> int:
-    """Returns a number above 0 that stands for the class of an optimizer."""
+    """Returns a number above 0 that identifies the class of an optimizer."""
     return 1 + zlib.crc32(type(optimizer).__name__.encode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a head, and who asks it, does where several workers train a model together."""
+"""What a head and its callers do if several workers train a model together."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def workers_of(head: Any, width: int) -> Workers:
     """Returns the workers among which a head that is built spreads its classes.
 
     Raises:
-        RuntimeError: The head can't do that.
-        ValueError: There are fewer classes than workers, or another head on another worker.
+        RuntimeError: The head can't be spread over workers.
+        ValueError: There are fewer classes than workers, or workers have different heads.
     """
     workers, kind, classes = current(), type(head).__name__, head.num_classes
     if not head.spreads_classes:
@@ -49,7 +49,7 @@ def workers_of(head: Any, width: int) -> Workers:
 def whole_batch(
     output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
 ) -> tuple[Any, Labels, tf.Tensor | None, tf.Tensor | None]:
-    """As `HeadOutput.over_workers` of several."""
+    """`HeadOutput.over_workers` for several workers."""
     head = output.head
     when, of_labels = local_examples(output, y_true, sample_weight, mask, filtered)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
@@ -62,7 +62,7 @@ def whole_batch(
 def local_examples(
     output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
 ) -> tuple[tuple[int, Any], tuple[tf.Tensor | None, ...]]:
-    """Returns phase and step, as `meet`; what labels are, as `gather_examples` takes it."""
+    """Returns phase and step, as `meet`; and the form of labels that `gather_examples` takes."""
     labels = _local_labels(output, y_true)
     if sample_weight is not None:
         sample_weight = example_weights(output.hidden, sample_weight, None)
@@ -70,7 +70,7 @@ def local_examples(
         mask = example_weights(output.hidden, None, mask) != 0
     phase, step = (TRAIN, output.head.step_number) if output.training else (EVALUATE, 0)
     ids, values = labels.ids, labels.values
-    if filtered:  # what is excluded goes along with the labels, above all of them
+    if filtered:  # excluded classes are sent with the labels, placed above them
         excluded = output.excluded
         ids = tf.concat([ids, tf.where(excluded < 0, excluded, excluded + _ANY_CLASS)], axis=1)
         if values is not None:
@@ -79,9 +79,9 @@ def local_examples(
 
 
 def labels_of_all(head: Any, batch: Any, filtered: bool) -> tuple[Labels, tf.Tensor | None]:
-    """Returns the labels, and what is excluded, of what `local_examples` sends, gathered.
+    """Splits the gathered result of `local_examples` into labels and excluded classes.
 
-    Checked here, so that all workers refuse a label that one of them has.
+    Labels are checked here, so that all workers raise an error for a bad label of one of them.
     """
     ids, values, excluded = batch.label_ids, batch.label_values, None
     if filtered:
@@ -94,9 +94,9 @@ def labels_of_all(head: Any, batch: Any, filtered: bool) -> tuple[Labels, tf.Ten
 def whole_hidden(
     head: Any, hidden: tf.Tensor, allowed: ClassFilter | None = None
 ) -> tuple[GlobalBatch, ClassFilter | None]:
-    """Returns the examples of all workers, without labels, for the best classes of each.
+    """Gathers the examples of all workers, without labels, to find their best classes.
 
-    And what these may find, if it is said.
+    Also gathers the allowed classes, if they are given.
     """
     ids = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
     if allowed is not None:
@@ -112,7 +112,7 @@ def whole_hidden(
 
 
 def check_optimizer(head: Any, model: Any) -> None:
-    """Raises a ValueError if several workers train the model, or None, by an optimizer for one."""
+    """Raises a ValueError if several workers train a model whose optimizer works on one only."""
     if model is None or not model.compiled or isinstance(model.optimizer, DataParallel):
         return
     head.workers.refuse_several(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a head says that does not fit into memory: before it is built, and before a first step."""
+"""Checks whether a head fits into memory: before it is built, and before the first step."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
 
 
 def check_room(head: Any, width: int, examples: int | None) -> None:
-    """Refuses a head whose weights and own state can't be had, and warns of a step that can't.
+    """Raises an error if weights and state don't fit into memory; warns if a step doesn't.
 
     Args:
         head: A head that is about to be built.
         width: D.
-        examples: N of a step, if it is known.
+        examples: N, the examples of a step, if known.
 
     Raises:
-        MemoryError: Weights, state and index need more than the process can have.
+        MemoryError: Weights, state and index need more than the available memory.
     """
     try:
         weights = head.weights_of(width, head.workers.size)
-    except ValueError:  # a head, or an optimizer, that does not say
+    except ValueError:  # a head or an optimizer without such a method
         return
     owner = f"{type(head).__name__} {head.name!r}"
     refuse_what_is_too_large(owner, weights, lambda available: _smaller(head, width, available))
@@ -34,10 +34,10 @@ def check_room(head: Any, width: int, examples: int | None) -> None:
 
 
 def check_room_for_step(head: Any, optimizer: Any, examples: int | None) -> None:
-    """Does the same for a head that is built, and the state of a model's optimizer that is not.
+    """Checks a head that is built, with the state of a model's optimizer that is not yet built.
 
     Raises:
-        MemoryError: The state of its weights needs more than the process can have.
+        MemoryError: The optimizer's state for the weights needs more than the available memory.
     """
     of_optimizer = OptimizerMemory(optimizer)
     try:
@@ -66,7 +66,7 @@ _SMALLER_OF_DENSE = [
 
 
 def _smaller(head: Any, width: int, available: int) -> list[str]:
-    """Returns what would need less, each with its bytes."""
+    """Returns alternatives that need less memory, each with its bytes."""
     weights = head.weights_of(width, head.workers.size)
     needed, of_w = sum_of(weights), sum_of(weights, "weights")
     state = sum_of(weights, "optimizer")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowUpdatingHead: what the heads share that update rows of theirs with a row optimizer."""
+"""RowUpdatingHead: the base of heads that update their rows with a row optimizer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
-# What Keras does to gradients or weights between the gradient and the step, which a head does not.
+# Options by which Keras changes gradients or weights outside of the step. Heads don't have them.
 _OPTIONS_OF_KERAS = (
     "clipnorm",
     "clipvalue",
@@ -34,17 +34,17 @@ class RowUpdatingHead(SelfUpdatingHead):
 
     Args:
         num_classes: The number of classes C, at least 2.
-        optimizer: A `RowOptimizer` that serves nothing else. `head.optimizer` has the head's
-            learning rate (see `model_rate`), which callbacks may set, and its count of steps.
+        optimizer: A `RowOptimizer` for this head alone. `head.optimizer` has the head's learning
+            rate (see `model_rate`), which callbacks may set, and its count of steps.
         model_rate, **kwargs: As `SelfUpdatingHead`.
 
     Raises:
         TypeError: `optimizer` is not a `RowOptimizer`, or cannot serve heads.
-        ValueError: `optimizer` serves another layer or model already, or has options by which Keras
+        ValueError: `optimizer` already serves another layer or model, or has options by which Keras
             changes gradients or weights outside of a step (`clipnorm`, `clipvalue`,
             `global_clipnorm`, `use_ema`, `gradient_accumulation_steps`, `loss_scale_factor`). When
-            the head is built: it excludes weights from its decay.
-        AttributeError: The optimizer of a head that is built is replaced.
+            the head is built: the optimizer excludes weights from its decay.
+        AttributeError: The optimizer is replaced after the head was built.
     """
 
     def __init__(self, num_classes: int, optimizer: RowOptimizer, **kwargs: Any) -> None:
@@ -52,7 +52,7 @@ class RowUpdatingHead(SelfUpdatingHead):
         self.optimizer = optimizer
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.optimizer.check_dtypes({self.variable_dtype})  # before anything is made
+        self.optimizer.check_dtypes({self.variable_dtype})  # before anything is created
         super().build(input_shape)
 
     @property
@@ -72,7 +72,7 @@ class RowUpdatingHead(SelfUpdatingHead):
         self._optimizer = optimizer
 
     def rule_of(self, kernel: Any) -> RowRule:
-        """Returns what the optimizer does in this step to a row of W, and of the b behind it."""
+        """Returns the optimizer's rule in this step for a row of W, extended by its b."""
         return self.optimizer.rule_of(kernel)._replace(unit_rows=self.cosine_scale is not None)
 
     @property
@@ -87,24 +87,24 @@ class RowUpdatingHead(SelfUpdatingHead):
         return self.optimizer.iterations.value
 
     def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what tells the draws of the present step from others: see `seed_of_step`."""
+        """Returns the seed of the present step's draws: see `seed_of_step`."""
         return self.step_number, self.draw
 
     def count_step(self) -> None:
-        # The one of a strategy can't be assigned in a branch of a graph.
+        # A strategy's variable can't be assigned in a branch of a graph.
         bare_variable(self.optimizer.iterations).assign_add(1)
 
     def weights_of(self, width: int, workers: int = 1) -> list[Weight]:
         return self.with_slots(super().weights_of(width, workers))
 
     def with_slots(self, weights: Sequence[Weight]) -> list[Weight]:
-        """Returns weights and the state that the optimizer has for them."""
+        """Returns weights and the optimizer's state for them."""
         own_optimizer = OptimizerMemory(self.optimizer)
         own = [weight for weight in weights if weight.part == "weights"]
         return [*weights, *(slot for weight in own for slot in own_optimizer.slots_of(weight))]
 
     def build_optimizer(self, weights: Sequence[Any]) -> None:
-        """Makes the slots of the weights; None among them are left out."""
+        """Creates the slots of the weights; skips None."""
         refuse_built(self.optimizer)  # another head may have built it meanwhile
         _refuse_exclusions(self.optimizer)
         own = [weight for weight in weights if weight is not None]
@@ -112,13 +112,13 @@ class RowUpdatingHead(SelfUpdatingHead):
         mark_slots(self.optimizer.variables, own)
 
     def slots_of(self, weight: Any) -> list[tf.Variable]:
-        """Returns the slots of a weight; none for None."""
+        """Returns the slots of a weight; an empty list for None."""
         return [] if weight is None else self.optimizer.slots_of(weight)
 
     def update_rows(
         self, kernel: Any, bias: Any, batch: CandidateGradients, update: bool
     ) -> tf.Tensor:
-        """Takes the step with the rows of W and b that a batch names; returns dL/dh."""
+        """Updates the rows of W and b that a batch touches; returns dL/dh."""
         slots = self.slots_of(kernel), self.slots_of(bias)
         step = self.rule_of(kernel), self.present_rate
         return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
@@ -153,7 +153,7 @@ def _refuse_exclusions(optimizer: RowOptimizer) -> None:
 
 
 def refuse_built(optimizer: RowOptimizer) -> None:
-    """Refuses an optimizer that has slots already: they belong to other weights."""
+    """Raises an error if the optimizer already has slots: they belong to other weights."""
     if optimizer.built:
         raise ValueError(
             f"optimizer must be one that serves no other layer or model yet; got {optimizer!r}, "

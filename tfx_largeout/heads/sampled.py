@@ -45,11 +45,11 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
             `head.optimizer` has its learning rate and its count of steps. The rate follows the rate
             of the model's optimizer: see `model_rate`.
         use_bias, kernel_initializer, bias_initializer, cosine_scale, learn_scale: As `DenseHead`.
-        explicit_classes: Ids of classes that are candidates in every step, with expected count 1
-            (C_n in the paper, beyond the labels). Default none.
-        seed: The seed of the candidates, which are a function of it and of the number of the step.
-            Default None: drawn here, and kept in the configuration.
-        initial_log_partition: The value from which losses that learn log Z start. Default 0.
+        explicit_classes: Ids of classes that are candidates in every step, with an expected count
+            of 1 (C_n in the paper, without the labels). Default none.
+        seed: The seed of the candidates, which depend on it and on the number of the step. Default
+            None: drawn at construction, and kept in the configuration.
+        initial_log_partition: The initial value for losses that learn log Z. Default 0.
         index: Hash tables or codes of the rows of W, which the head builds before its first draw,
             keeps up to date in each step, and saves. Samplers such as `LSHEmbedding` or `MIDX` ask
             it for candidates, and `TopK(head, k, index=head.index)` asks hash tables for the best
@@ -118,7 +118,7 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         ids = gone.residuals[0].ids
-        if ids.shape.rank == 1:  # shared by this pass alone
+        if ids.shape.rank == 1:  # only for this pass
             ids = tf.broadcast_to(ids, tf.shape(gone.gradients[1]))
         return gone.hidden, gone.labels.ids, ids, *gone.gradients
 

@@ -33,14 +33,14 @@ class SelfUpdatingHead(Head):
     The head takes its step together with the optimizer that trains the hidden layers: once, with
     gradients that are accumulated, divided by a loss scale or left out in the same way. See
     `StepContext`. A head that a model calls several times takes one step by all of its gradients.
-    A gradient that no step of an optimizer follows changes nothing; to look at gradients, use
-    `without_update`. A head that is not `trainable` is not updated; candidates go on being drawn.
+    A gradient without a following optimizer step changes nothing; to look at gradients, use
+    `without_update`. A head that is not `trainable` is not updated, but still draws candidates.
 
-    Only losses of its family train it. A gradient with respect to the logits themselves raises a
-    TypeError in training, as it would train the hidden layers alone.
+    Only losses of the head's family train it. A gradient with respect to the logits themselves
+    raises a TypeError in training, as it would train the hidden layers alone.
 
-    Its learning rate follows the model's optimizer, so that `LearningRateScheduler`,
-    `ReduceLROnPlateau` and schedules of the model reach the head: see `model_rate`.
+    Its learning rate follows the model's optimizer, so `LearningRateScheduler`, `ReduceLROnPlateau`
+    and schedules of the model also act on the head: see `model_rate`.
 
     A step that raises an error (labels out of range, numbers that are not finite) leaves all heads
     of the model as they were; if a gradient is not finite, other heads may have taken their step.
@@ -50,12 +50,12 @@ class SelfUpdatingHead(Head):
         model_rate: A reference for the learning rate of the model's optimizer: the head's rate is
             multiplied by (the model's present rate) / `model_rate`. Default `"highest"`: the
             highest rate that the model had in training so far. (A warm-up starts below it; then a
-            warning says that the head does not take part. Give a number.) None: the head's rate
-            does not follow; nor does a schedule of the head.
+            warning says that the head does not follow it. Give a number.) None: neither the head's
+            rate nor a schedule of the head follows.
         device: `"cpu"`: weights, state and index are in host memory, and the head computes there,
-            whatever device the trunk is on: h is copied to the host and dL/dh back, O(N D) per
-            step, and logits of candidates for the loss. For a head that is too large for a GPU.
-            Default None: where TensorFlow puts it.
+            on whatever device the trunk is: h is copied to the host, dL/dh back, O(N D) per step,
+            and the logits of candidates for the loss. For a head that is too large for a GPU.
+            Default None: where TensorFlow places it.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
 
     Raises:
@@ -65,7 +65,7 @@ class SelfUpdatingHead(Head):
         TypeError: In a training step: the loss does not belong to the head's family.
     """
 
-    # What `gradient_anchor` begins with, which may serve a loss as log Z.
+    # The initial value of `gradient_anchor`, which may serve a loss as log Z.
     initial_log_partition: float = 0.0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -101,14 +101,14 @@ class SelfUpdatingHead(Head):
 
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
-        """Variables of a step that need no saving: they bear on warnings and `without_update`."""
+        """Variables of a step that are not saved: they serve warnings and `without_update`."""
         kept = self.step_context.kept
         unsaved = [] if kept.has_parts else kept.variables
         return [self.update_switch.state, self.step_context.untaken, *unsaved]
 
     @property
     def kept_variables(self) -> list[tf.Variable]:
-        """What waits for the next step, where gradients are accumulated: state, but no weights."""
+        """Data kept for the next step when gradients are accumulated: state, but not weights."""
         kept = self.step_context.kept
         return kept.variables if kept.has_parts else []
 
@@ -122,16 +122,16 @@ class SelfUpdatingHead(Head):
     ) -> tf.Tensor:
         """Updates the weights if `update`, and returns the gradient with respect to `hidden`.
 
-        A head that is trainable may first be asked for the gradient alone, and then for both. The
-        other arguments are as in a `BackwardPass`.
+        A trainable head may first be called for the gradient alone, and then for both. The other
+        arguments are as in a `BackwardPass`.
         """
         raise NotImplementedError
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
-        """Returns what a step needs of a pass, so that passes can be put one under the other.
+        """Returns the data of a pass that a step needs, so that passes can be concatenated.
 
-        A head writes this and `unpack` to be called several times by a model, or to be trained
-        with `gradient_accumulation_steps`.
+        A head implements this and `unpack` if a model may call it several times, or train it with
+        `gradient_accumulation_steps`.
 
         Returns:
             Tensors `[N, ...]`, h `[N, D]` first. Integers are padded by -1, floats by 0.
@@ -142,27 +142,27 @@ class SelfUpdatingHead(Head):
         )
 
     def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
-        """Returns a pass for `backward` from what `pack` returned, of one or of more passes."""
+        """Returns a pass for `backward` from packed tensors of one or more passes."""
         raise NotImplementedError
 
     def take_step(self) -> None:
-        """Takes the step that belongs to the gradients that were taken, without an optimizer.
+        """Takes the head's step with the gradients computed so far, without an optimizer.
 
-        For loops in which nothing but the head is trained, or by other means than Keras's
-        optimizers. The rate is the head's own.
+        For loops that train only the head, or train the rest without Keras's optimizers. The rate
+        is `head.optimizer`'s.
         """
         self.step_context.take_step()
 
     def count_step(self) -> None:
-        """Counts a training step, whether the head is trainable or not: draws go by this count."""
+        """Counts a training step, even if the head is not trainable: draws depend on this count."""
         return  # AutoGraph can't convert a method without a statement
 
     def after_update(self, labels: Labels, residuals: Any) -> None:
-        """Does what is due after an update, when the step has been counted."""
+        """Called after an update, once the step has been counted."""
         return  # as above
 
     def followed(self, learning_rate: Any) -> Any:
-        """Returns the head's own rate times what that of the model has changed."""
+        """Returns the head's rate times the change of the model's rate."""
         factor = self.rate_of_model.factor()
         if factor is None:
             return learning_rate
@@ -196,10 +196,10 @@ class SelfUpdatingHead(Head):
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which a gradient through the head's statistics changes nothing.
 
-        Entered eagerly it works around `fit` and around any function, traced before or not. Entered
-        in a function that is traced, it is for heads that this function itself calls, not for
-        functions that it calls. Without a function around, it is enough that the model is called
-        in it.
+        Entered eagerly, it works around `fit` and around any function, traced before or not.
+        Entered while a function is traced, it covers heads that this function calls directly, not
+        heads in functions that it calls. Outside of any function, only the call of the model has to
+        be in it.
 
         Raises:
             RuntimeError: It was entered in one function, and the head is called in another one.
@@ -208,7 +208,7 @@ class SelfUpdatingHead(Head):
 
     @property
     def draw(self) -> tf.Tensor:
-        """The number of the draw of the present pass: see `seed_of_step`."""
+        """The number of the present pass's draw: see `seed_of_step`."""
         return self.update_switch.draw + self.step_context.draw
 
     def training_logits(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
@@ -221,7 +221,7 @@ class SelfUpdatingHead(Head):
 
             return tf.identity(logits), refuse
 
-        # The anchor makes sure that somebody asks for the gradient.
+        # The anchor ensures that the gradient is computed.
         return without_gradient(logits, tf.convert_to_tensor(self.gradient_anchor))
 
     def _refusal_of_logits(self) -> str:
@@ -241,9 +241,9 @@ _ATTRIBUTE = "_tfx_largeout_forward_passes"
 
 
 def note_forward_pass(values: Sequence[tf.Tensor]) -> None:
-    """Notes the statistics of a head in the graph that is being made.
+    """Records the statistics of a head in the present graph.
 
-    Eagerly there is nothing to do: all forward passes have run when the first gradient is taken.
+    Eagerly there is nothing to do: all forward passes have run before the first gradient.
     """
     if not tf.executing_eagerly():
         graph = tf.compat.v1.get_default_graph()
@@ -251,7 +251,7 @@ def note_forward_pass(values: Sequence[tf.Tensor]) -> None:
 
 
 def after_forward_passes() -> AbstractContextManager:
-    """Returns a scope whose ops run after all forward passes that this graph has by now."""
+    """Returns a scope whose ops run after all forward passes in this graph so far."""
     if tf.executing_eagerly():
         return tf.control_dependencies([])
     graph = tf.compat.v1.get_default_graph()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SoftmaxHead: what heads share that are trained by the exact softmax loss."""
+"""SoftmaxHead: the base of heads that are trained by the exact softmax loss."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BACKWARD = ("selected", "all")
 class SoftmaxHead(KernelHead):
     """A head that computes log Z of all classes, and keeps entries of the softmax for its gradient.
 
-    `ExactSoftmaxHead` says how.
+    See `ExactSoftmaxHead`.
     """
 
     gives: ClassVar[tuple[type, ...]] = (SoftmaxStatistics, MeanLogitStatistics)
@@ -45,7 +45,7 @@ class SoftmaxHead(KernelHead):
     def set_softmax(
         self, num_selected: int | None, backward: str, products: str, seed: int | None
     ) -> None:
-        """Sets the arguments of that name, checked."""
+        """Checks and stores the arguments."""
         self.backward_over = choice_argument("backward", backward, _BACKWARD)
         if self.backward_over == "all" and num_selected is not None:
             raise ValueError(
@@ -60,7 +60,7 @@ class SoftmaxHead(KernelHead):
         self.seed = seed_argument(seed)
 
     def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what tells the choice of the present step from others: see `seed_of_step`."""
+        """Returns the seed of the present step's choice: see `seed_of_step`."""
         raise NotImplementedError
 
     @property
@@ -69,7 +69,7 @@ class SoftmaxHead(KernelHead):
         return seed_of_step(self.seed, *self.step_and_draw())
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`: entries that are kept, about S an example, and what stands for them."""
+        """As `Head`: the kept entries, about S per example, and the tensors made of them."""
         memory = super().memory_of_step(width, step, workers)
         if self.num_selected is None:
             activations = 0
@@ -110,7 +110,7 @@ class SoftmaxHead(KernelHead):
         return (targets, log_z, mean), (selection, seed, mean_kernel)
 
     def names_of_rows(self, labels: Labels, residuals: Any) -> list[tf.Tensor]:
-        """Returns the labels and candidates of `row_gradients`, those of the mean logit apart."""
+        """Returns the labels and candidates of `row_gradients`, without the mean logit's."""
         selection, seed, mean_kernel = residuals
         named = [labels.ids, selection.ids]
         if mean_kernel is None:
@@ -126,9 +126,9 @@ class SoftmaxHead(KernelHead):
         residuals: Any,
         gradients: tuple[tf.Tensor, ...],
     ) -> CandidateGradients:
-        """As `KernelHead`: of labels and entries.
+        """As `KernelHead`: gradients of the rows of labels and kept entries.
 
-        For a loss of the mean logit there are more examples: those of `shared_gradient`.
+        For a loss of the mean logit, the examples of `shared_gradient` are appended.
         """
         selection, seed, mean_kernel = residuals
         target_gradient, log_z_gradient, *of_mean_logit = gradients
@@ -152,11 +152,12 @@ class SoftmaxHead(KernelHead):
     def exact_hidden_gradient(
         self, of_rows: tf.Tensor, residuals: Any, gradients: tuple[tf.Tensor, ...]
     ) -> tf.Tensor:
-        """Returns dL/dh by that of the examples that `row_gradients` returned."""
+        """Returns dL/dh from the gradient for the examples of `row_gradients`."""
         *_, mean_kernel = residuals
         if mean_kernel is None:
             return of_rows
-        # What was drawn is for the rows alone. The part of h is exact, and summed over workers.
+        # Random rows serve only the gradient of W. The part of dL/dh is exact, and summed over
+        # workers.
         mean_gradient = gradients[-1][:, tf.newaxis]
         of_mean = mean_gradient * mean_kernel / self.workers.size
         return of_rows[: tf.shape(mean_gradient)[0]] + of_mean
@@ -177,7 +178,7 @@ class SoftmaxHead(KernelHead):
 
 
 def at_most_1(targets: tf.Tensor, log_z: tf.Tensor) -> tf.Tensor:
-    """Returns e^o / Z of the targets, or 1 where Z is without them and is less."""
+    """Returns e^o / Z of the targets, at most 1 (Z may leave them out)."""
     return tf.exp(tf.minimum(targets - log_z[:, tf.newaxis], 0))
 
 

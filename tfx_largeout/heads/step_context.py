@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """StepContext: when a self-updating head takes its step, and by which optimizer's rate and scale.
 
-The hidden layers are trained by the model's optimizer, and the head's step belongs to that
-optimizer's step: it is taken once, by gradients of the same scale, when that one is taken, or is
-left out with it. Keras calls the constraint of a weight whenever an optimizer has taken a step with
-it, and at no other time. So the constraint of each head's `gradient_anchor` takes the step.
+The model's optimizer trains the hidden layers, and the head takes its step together with the
+optimizer's: once, with gradients of the same scale, and not at all if the optimizer skips its step.
+Keras calls the constraint of a weight after each step of an optimizer with it, and at no other
+time. So the constraint of each head's `gradient_anchor` takes the head's step.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 
 _ATTRIBUTE = "_tfx_largeout_steps"
-_DRAWS_OF_PASS = 2**20  # numbers of draws between two passes of one step
+_DRAWS_OF_PASS = 2**20  # draw numbers between two passes of one step
 
 
 @dataclasses.dataclass(eq=False)
 class ForwardPass:
-    """A forward pass in training: where it was, and whether it is one of `without_update`."""
+    """A forward pass in training: its graph, and whether it was in `without_update`."""
 
     graph: Any
     only_looks: bool
 
 
 class _Step:
-    """What is known of the step of a head that is traced, or runs eagerly.
+    """The state of a head's step while it is traced, or runs eagerly.
 
     Attributes:
-        optimizer: That of the model which called the head; None if no compiled model did.
+        optimizer: The optimizer of the model that called the head; None without a compiled model.
         follows: Whether the optimizer's step is sure to follow the gradient.
         fuses: Whether the gradient may then take the head's step itself.
-        forward_passes: How many there were in training.
-        pending: Of each forward pass whose gradient came back, the last one: the pass without a
-            step, and whether it counts, `[]` bool.
-        taken: Whether the gradient took the step itself.
+        forward_passes: Their number in training.
+        pending: For each forward pass with a gradient, the last `BackwardPass` without a step, and
+            whether it counts, `[]` bool.
+        taken: Whether the gradient took the step.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Step:
         self.begin_anew()
 
     def begin_anew(self) -> list[tuple[BackwardPass, tf.Tensor]]:
-        """Begins the next step; returns what was pending."""
+        """Begins the next step; returns the pending passes."""
         pending, self.pending = [*self.pending.values()], {}
         self.forward_passes = 0
         self.taken = False
@@ -74,20 +74,19 @@ class _Step:
 class StepContext(keras.constraints.Constraint):
     """Takes the steps of a head: the constraint of its `gradient_anchor`.
 
-    The gradient leaves a `BackwardPass` behind. When the optimizer steps, so does the head, by
+    The gradient leaves a `BackwardPass`. When the optimizer steps, so does the head, with
 
     - the gradients divided by the loss scale of this step (`LossScaleOptimizer`,
-      `loss_scale_factor`), and not at all where `LossScaleOptimizer` leaves the step out;
+      `loss_scale_factor`), and not at all if `LossScaleOptimizer` skips the step;
     - with `gradient_accumulation_steps=n` the mean of n gradients, in each n-th step;
     - the sum of the gradients of all calls, where a model calls the head several times.
 
     In `fit` of a model with Keras's `train_step` and an optimizer that neither scales nor
-    accumulates, nothing can come between the gradient and the step. There a head that is called
-    once takes its step with the gradient, by one op that reads its rows of W once.
+    accumulates, nothing can happen between the gradient and the step. Then a head that is called
+    once takes its step with the gradient, in one op that reads its rows of W once.
 
-    In a custom loop, a gradient that no step of an optimizer follows leaves the head as
-    it is, with a warning when the next one begins; `head.take_step()` is for loops without an
-    optimizer.
+    In a custom loop, a gradient without a following optimizer step does not change the head; a
+    warning is given when the next one begins. `head.take_step()` is for loops without an optimizer.
     """
 
     def __init__(self, head: Any) -> None:
@@ -97,19 +96,19 @@ class StepContext(keras.constraints.Constraint):
         self._accumulates_for: Any = lambda: None
         self.kept = KeptPasses()
         with tf.init_scope():
-            # Gradients without a step so far, in loops of the user's own.
+            # Gradients without a step so far, in custom loops.
             self.untaken = tf.Variable(0, trainable=False, dtype=tf.int64, name="untaken")
 
     @property
     def draw(self) -> tf.Tensor:
-        """The number of the draw: each pass that a step takes has separate candidates."""
+        """The number of the draw: each pass of a step has separate candidates."""
         return self.kept.count * _DRAWS_OF_PASS
 
     # The call, and the forward pass
 
     @tf.autograph.experimental.do_not_convert
     def call(self, hidden: tf.Tensor) -> None:
-        """Takes notice of a call of the head in training; refuses one that can't be trained."""
+        """Records a call of the head in training; raises an error if it can't be trained."""
         head, model, step = self._head, calling_model(self._head), self._step_of_graph()
         compiled = model is not None and model.compiled
         step.optimizer = model.optimizer if compiled else None
@@ -133,7 +132,7 @@ class StepContext(keras.constraints.Constraint):
 
     @tf.autograph.experimental.do_not_convert
     def forward(self) -> ForwardPass:
-        """Takes notice of a forward pass in training, and returns it for `backward`."""
+        """Records a forward pass in training, and returns it for `backward`."""
         step = self._step_of_graph()
         if self._head.update_switch.is_off:
             return ForwardPass(_graph(), True)
@@ -143,7 +142,7 @@ class StepContext(keras.constraints.Constraint):
                 "is taken; got another call after it. Take gradients that are not the step's "
                 "within `with head.without_update():`, or write a train_step."
             )
-        if _skips_steps(step.optimizer):  # it may have left out the last one
+        if _skips_steps(step.optimizer):  # it may have skipped the last step
             self.untaken.assign(0)
         elif step.pending:
             self._warn_of_lost_pass()
@@ -163,17 +162,17 @@ class StepContext(keras.constraints.Constraint):
         of_anchor: tf.Tensor,
         look: Callable[[], tf.Tensor] | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Takes the step, or keeps what it needs.
+        """Takes the step, or keeps the data for it.
 
         Args:
-            forward: What `forward` returned.
+            forward: The forward pass.
             gone: The pass.
             of_anchor: The gradient with respect to the anchor.
             look: Returns the gradient with respect to h. Default: by `head.backward`.
 
         Returns:
-            The gradients with respect to h and the anchor, NaN where an optimizer that leaves out
-            such steps is to leave out this one.
+            The gradients with respect to h and the anchor; NaN to make an optimizer skip the step,
+            if it skips steps with NaN.
         """
         if _skips_steps(self._step_of_graph().optimizer):
             gone, is_finite = gone.without_what_is_not_finite()
@@ -193,19 +192,19 @@ class StepContext(keras.constraints.Constraint):
             return look()
         is_here = forward.graph is _graph()
         fuses = is_here and step.fuses and step.forward_passes == 1
-        if fuses or not head.trainable:  # of what is frozen, no optimizer tells: it counts steps
+        if fuses or not head.trainable:  # a frozen head gets no optimizer step
             step.taken = fuses and head.trainable
             return head.update_switch.either(lambda: self._take(gone, with_gradient=True), look)
         gradient = look()
         counts = head.update_switch.is_on
         with tf.control_dependencies([gradient]):
-            # The function of a gradient runs nothing that its result does not wait for.
+            # The function of a gradient runs only ops that its result depends on.
             done = []
             if not step.follows:
                 done.append(self.untaken.assign_add(tf.cast(counts, tf.int64)))
             if is_here:
                 step.pending[forward] = (gone, counts)
-            else:  # a gradient through a function: its tensors are seen nowhere else
+            else:  # a gradient through a function: its tensors are not visible outside
                 if _skips_steps(step.optimizer) or gone.hidden.dtype == tf.float16:
                     self._refuse_scale_through_functions()
                 done += self._keep([(gone, counts)])
@@ -216,14 +215,14 @@ class StepContext(keras.constraints.Constraint):
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, anchor: Any) -> Any:
-        """Takes the step that belongs to that of the optimizer which calls.
+        """Takes the head's step together with the step of the calling optimizer.
 
         Returns:
-            The value of the `gradient_anchor`, as it is.
+            The value of the `gradient_anchor`, unchanged.
 
         Raises:
-            ValueError: The optimizer averages weights; it scales the loss by what nothing says.
-            tf.errors.InvalidArgumentError: The gradient was taken in another function than the
+            ValueError: The optimizer averages weights, or scales the loss by an unknown factor.
+            tf.errors.InvalidArgumentError: The gradient was computed in another function than the
                 optimizer's step.
         """
         applying, step = applying_optimizer(), self._step_around()
@@ -240,7 +239,7 @@ class StepContext(keras.constraints.Constraint):
 
     @tf.autograph.experimental.do_not_convert
     def take_step(self) -> None:
-        """Takes the step of all passes that wait, in a loop without an optimizer."""
+        """Takes the step of all kept passes, in a loop without an optimizer."""
         pending = self._step_around().begin_anew()
         self._head.rate_of_model.meet(None)
         self._take_all(pending, 1.0, None, follows=False)
@@ -262,7 +261,7 @@ class StepContext(keras.constraints.Constraint):
         if not passes and not (isinstance(scale, float) and scale == 1):
             if num_parts > 1:
                 self._refuse_scale_through_functions()
-            factor = 1 / scale  # of all that is kept: it came through functions in this step
+            factor = 1 / scale  # of all kept passes, since they came through functions in this step
         self._keep(passes)
         is_due = self.kept.count > 0
         if num_parts > 1:
@@ -271,14 +270,14 @@ class StepContext(keras.constraints.Constraint):
         tf.cond(is_due, lambda: self._take_kept(factor), lambda: tf.constant(0))
 
     def _begin_for(self, optimizer: Any) -> None:
-        """Forgets what was accumulated for another optimizer, as of an earlier `compile`."""
+        """Drops passes accumulated for another optimizer, such as before a second `compile`."""
         before, self._accumulates_for = self._accumulates_for(), weakref.ref(optimizer or self)
         if before is not None and before is not (optimizer or self):
             with tf.init_scope():
                 self.kept.clear()
 
     def _tell_of_missing(self, is_due: tf.Tensor, num_parts: int) -> None:
-        """Warns of a step by fewer gradients than it divides by, as after `load_model`."""
+        """Warns if a step has fewer gradients than it divides by, as after `load_model`."""
         missing = is_due & (self.kept.count < num_parts)
         warn = functools.partial(
             tf.numpy_function, self._warn_of_missing, [self.kept.count], tf.int32
@@ -339,11 +338,11 @@ class StepContext(keras.constraints.Constraint):
     # What is known
 
     def _step_of_graph(self) -> _Step:
-        """That of the graph that is made, or of eager code."""
+        """The step of the present graph, or of eager code."""
         return self._eager if tf.executing_eagerly() else _step_in(_graph(), self._head)
 
     def _step_around(self) -> _Step:
-        """That of the graph that is made or of one around it, in which there was a gradient."""
+        """The step with a gradient of the present graph, or of a graph around it."""
         if tf.executing_eagerly():
             return self._eager
         graph = _graph()
@@ -351,7 +350,7 @@ class StepContext(keras.constraints.Constraint):
             step = _step_in(graph, self._head)
             if step.taken or step.pending:
                 return step
-            if not is_branch_or_loop(graph):  # a function would keep what is around it
+            if not is_branch_or_loop(graph):  # a function would keep the graph around it alive
                 return self._step_of_graph()
             graph = graph.outer_graph
 
@@ -367,14 +366,14 @@ class StepContext(keras.constraints.Constraint):
     # Gradients without a step
 
     def _refuse_gradient_from_elsewhere(self) -> None:
-        """Refuses a step without a pass where a gradient was taken in another function."""
+        """Raises an error for a step without a pass if another function computed a gradient."""
         number, rule = self.untaken.read_value(), _ELSEWHERE.format(head=_named(self._head))
         kept = self.kept.count.read_value()
         with after([Check((number == 0) | (kept > 0), lambda: [rule, number])]):
             tf.identity(number)
 
     def _tell_of_untaken(self) -> None:
-        """Warns if there was a gradient since the last step of an optimizer, and forgets it."""
+        """Warns if there was a gradient since the last step of an optimizer, and drops it."""
 
         def tell() -> tf.Tensor:
             told = tf.numpy_function(self._warn_of_lost_pass, [], tf.int32)
@@ -434,7 +433,7 @@ def _skips_steps(optimizer: Any) -> bool:
 
 
 def _defers(optimizer: Any) -> bool:
-    """Says whether steps of an optimizer may be other ones than those of its gradients."""
+    """Returns whether an optimizer may skip or delay the step of a gradient."""
     if not type(optimizer).__module__.startswith(("keras.", "tfx_largeout.")):
         return True
     options = ("loss_scale_factor", "gradient_accumulation_steps")
@@ -443,7 +442,7 @@ def _defers(optimizer: Any) -> bool:
 
 
 def _scale_of(optimizer: Any, applying: Any) -> Any:
-    """Returns by what the loss was multiplied, if `applying` applies gradients for `optimizer`."""
+    """Returns the factor of the loss, if `applying` applies gradients for `optimizer`."""
     scale = getattr(applying, "loss_scale_factor", None) or 1.0
     for part in with_parts(optimizer):
         if isinstance(part, keras.optimizers.LossScaleOptimizer) and _is_part(applying, part):
@@ -452,7 +451,7 @@ def _scale_of(optimizer: Any, applying: Any) -> Any:
 
 
 def _refuse_unknown_scale(head: Any, pending: list[Any]) -> None:
-    """Refuses a step in a branch: so `LossScaleOptimizer` does it, of which Keras says nothing."""
+    """Raises an error for a step in a branch, which means an unseen `LossScaleOptimizer`."""
     graph = _graph()
     if is_branch(graph) and pending and pending[0][0].hidden.graph != graph:
         raise ValueError(

@@ -25,12 +25,12 @@ _LOOK_AT_TARGETS = ("learned_unigram",)
 
 
 class TFCandidateSamplingHead(KernelHead):
-    """A dense layer that trains through a candidate sampling loss of `tf.nn`, just as it is.
+    """A dense layer that trains through an unmodified candidate sampling loss of `tf.nn`.
 
     Weights, logits and exact evaluation are as in `DenseHead`. The gradient of the kernel is
-    `tf.IndexedSlices` over the rows of the targets and candidates. Of Keras's optimizers only SGD
-    without momentum takes time in proportion to those rows, and only SGD adds up the slices of a
-    row that occurs twice; Adam visits every row, and does not add them up first.
+    `tf.IndexedSlices` over the rows of the targets and candidates. Of Keras's optimizers, only SGD
+    without momentum takes time in proportion to these rows, and only SGD adds up repeated slices of
+    a row; Adam visits every row, and does not add them up.
 
     Cost: a training step O((B T + S) D + B S D), plus what the optimizer does.
 
@@ -38,9 +38,9 @@ class TFCandidateSamplingHead(KernelHead):
         num_classes: The number of classes C, at least 2.
         num_sampled: S, the number of candidate classes drawn for a batch, 1 <= S, and S <= C if
             they are `unique`.
-        num_true: T, the number of labels of an example that a step looks at. Default 1. `tf.nn`
-            wants exactly T labels of every example: of n labels, T are taken in turn from a random
-            start, so that each label comes up equally often, and one comes up again if n < T.
+        num_true: T, the number of labels per example that a step uses. Default 1. `tf.nn` needs
+            exactly T labels per example: from n labels, T are taken in turn from a random start, so
+            that each label is used equally often; labels repeat if n < T.
         sampler: `"log_uniform"` (default, as in TensorFlow: ids by falling frequency),
             `"uniform"`, `"learned_unigram"`, `"fixed_unigram"`, or a callable with the arguments
             of `tf.random.log_uniform_candidate_sampler` that returns its triple (to be saved in
@@ -56,11 +56,11 @@ class TFCandidateSamplingHead(KernelHead):
         ValueError: An argument is out of range.
 
     Deviations:
-        `tf.nn` has no notion of a number of labels that differs between examples: see `num_true`.
+        `tf.nn` does not support different numbers of labels per example: see `num_true`.
     """
 
     gives: ClassVar[tuple[type, ...]] = (PerExampleLoss,)
-    # The loss `[N]`: the function of `tf.nn`, called with its own arguments.
+    # The loss `[N]`: the unmodified function of `tf.nn`.
     sampled_loss: ClassVar[Callable[..., tf.Tensor]]
 
     def __init__(
@@ -109,7 +109,7 @@ class TFCandidateSamplingHead(KernelHead):
         return PerExampleLoss(labels, tf.cast(values, tf.float32))
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`: logits of candidates, and W as the optimizer gets its gradient."""
+        """As `Head`: logits of candidates, and the gradient of W for the optimizer."""
         memory = super().memory_of_step(width, step, workers)
         if step.takes_slices:
             memory = memory._replace(gradients=0)
@@ -127,7 +127,7 @@ class TFCandidateSamplingHead(KernelHead):
         # Labels first, padding last: padding may stand anywhere in a row.
         order = tf.argsort(tf.cast(~labels.mask, tf.int32), axis=-1, stable=True)
         packed = tf.gather(labels.safe_ids, order, batch_dims=1)
-        # There may be no column at all.
+        # There may be no columns.
         packed = tf.concat([packed, tf.zeros_like(counts)[:, tf.newaxis]], axis=1)
         start = tf.random.uniform(tf.shape(counts), 0, 2**31 - 1, tf.int64, seed=self.seed)
         turn = (start[:, tf.newaxis] + tf.range(self.num_true, dtype=tf.int64)) % counts[:, None]
@@ -136,7 +136,7 @@ class TFCandidateSamplingHead(KernelHead):
     def _sample(self, targets: tf.Tensor, labels: Labels) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         places = None
         if self.sampler in _LOOK_AT_TARGETS or callable(self.sampler):
-            # What stands as the target of an example without labels must not be learnt from.
+            # The target of an example without labels must not train.
             places = tf.where(labels.counts > 0)
         ids, true_expected, sampled_expected = callable_of(self.sampler)(
             true_classes=targets if places is None else tf.gather_nd(targets, places),

@@ -47,16 +47,16 @@ class TiedHead(KernelHead):
     """A head o = W h + b whose W is the table of an input embedding, as in language models.
 
     A class is a word, or an item, of the input, and its row of the table serves both uses. There is
-    one table, and one state of an optimizer for it: the model's. The gradient of a row has two
-    parts, that of the lookups and that of the head, which are added up before the one step:
+    one table, with one optimizer state: the model's. The gradient of a row is the sum of two parts,
+    from the lookups and from the head:
 
-    - The parts of a `RowOptimizer`, `FusedAdam` and Keras's SGD are slices that name their rows,
-      and nothing in a step is as large as the table but what the optimizer and the lookups make.
-    - For other optimizers of a compiled model, and for clipping by Keras, the part of the head is
-      `[C, D]`: they take slices of the same row for several gradients.
+    - For a `RowOptimizer`, `FusedAdam` and Keras's SGD both parts are slices of rows. The head
+      makes no tensor of the table's size.
+    - For other optimizers of a compiled model, and for clipping by Keras, the head's part is `[C,
+      D]`: they treat slices of the same row as separate gradients.
 
-    `forward` is as that of a head that updates itself; a subclass writes `named` and, to be trained
-    by other than `row_gradients`, `gradients`.
+    `forward` is as in a self-updating head; a subclass implements `named` and, unless it trains by
+    `row_gradients`, `gradients`.
 
     Args:
         embedding: A `keras.layers.Embedding` of C words and width D.
@@ -127,9 +127,9 @@ class TiedHead(KernelHead):
             )
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`; W is the table. Gradients are of rows that are named, with what merges them.
+        """As `Head`; W is the table. Counts the gradients of the touched rows, and merging them.
 
-        Where they are dense, so are those of the lookups, and their sum, beside them.
+        If they are dense, so are the gradients of the lookups, and their sum.
         """
         memory = super().memory_of_step(width, step, workers)
         number = self.num_named(step)
@@ -139,7 +139,7 @@ class TiedHead(KernelHead):
         return memory._replace(activations=memory.activations + dense)
 
     def num_named(self, step: StepSize) -> int | None:
-        """Returns how many rows `named` names at most; None: all."""
+        """Returns the largest number of rows that `named` returns; None: all."""
         raise NotImplementedError
 
     @property
@@ -165,7 +165,7 @@ class TiedHead(KernelHead):
 
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
-        """Variables that need no saving: they bear on `without_update`, or are empty."""
+        """Variables that are not saved: they serve `without_update`, or are empty."""
         return [self.update_switch.state, *self._sums.variables]
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
@@ -173,24 +173,24 @@ class TiedHead(KernelHead):
         return self.update_switch.off(draw)
 
     def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what tells the draws of the present step from others: see `seed_of_step`."""
+        """Returns the seed of the present step's draws: see `seed_of_step`."""
         return self.draws.value, self.update_switch.draw
 
     def named(self, labels: Labels, residuals: Any) -> list[tf.Tensor] | None:
-        """Returns labels and candidates as `row_gradients` has them; None: all rows have one."""
+        """Returns labels and candidates as in `row_gradients`; None: all rows have a gradient."""
         raise NotImplementedError
 
     def gradients(
         self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
     ) -> RowGradients:
-        """Returns the gradients of h and of rows of W and b. The arguments: of a `BackwardPass`."""
+        """Returns the gradients of h and of rows of W and b. Arguments as in a `BackwardPass`."""
         batch = self.row_gradients(hidden, labels, residuals, gradients)
         return candidate_gradients(self.kernel, self.bias, self._sums, *batch)
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:
         if kind not in self.gives or not training:
             return super().statistics(kind, hidden, labels, training)
-        # What a forward pass is made of has no gradient but the one below.
+        # A forward pass has only the gradient defined below.
         given = self.forward(kind, tf.stop_gradient(hidden), labels)
         values, residuals = tf.nest.map_structure(_without_gradient, given)
         named = self.named(labels, residuals)
@@ -214,7 +214,7 @@ class TiedHead(KernelHead):
         return self.as_statistics(kind, labels, tuple(values), residuals, anchor)
 
     def after_step(self, optimizer: Any) -> None:
-        """Is called when an optimizer has taken a step, or a part of it."""
+        """Called when an optimizer has taken a step, or a part of it."""
         return  # AutoGraph can't convert a method without a statement
 
     def count_pass(self, labels: Labels, rows: tf.Tensor) -> tf.Tensor:
@@ -224,12 +224,12 @@ class TiedHead(KernelHead):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        for name in ("num_classes", "kernel_initializer"):  # those of the embedding
+        for name in ("num_classes", "kernel_initializer"):  # the embedding's
             del config[name]
         return config
 
     def _lent(self, rows: tf.Tensor | None) -> list[tf.Tensor]:
-        """Returns what gets a gradient of W and b: rows, or all."""
+        """Returns the tensors for the gradient of W and b: rows, or all."""
         if not self.trainable:
             return []
         weights = [self.kernel] if self.bias is None else [self.kernel, self.bias]
@@ -237,7 +237,7 @@ class TiedHead(KernelHead):
         if rows is None:
             self.gives_slices = False
             return [table.read_value() for table in tables]
-        if self.gives_slices:  # the gather of a variable reads these rows alone
+        if self.gives_slices:  # the gather of a variable reads only these rows
             return [tf.gather(table, rows) for table in tables]
         return [tf.gather(_with_dense_gradient(table.read_value()), rows) for table in tables]
 
@@ -279,17 +279,17 @@ class TiedSampledHead(TiedHead, CandidateHead):
         sampler: Draws the candidates, as in a `SampledHead`.
         use_bias, bias_initializer: As `DenseHead`.
         explicit_classes, seed, initial_log_partition: As `SampledHead`.
-        index: As `SampledHead`. It follows labels and candidates of each step. Rows that only
-            lookups have moved, or an optimizer that moves all rows, are updated in it when they
-            are labels or candidates again; in an `InvertedMultiIndex`, in its next round.
+        index: As `SampledHead`. It follows labels and candidates of each step. Rows changed only by
+            lookups, or by an optimizer that changes all rows, are updated in it when they are
+            labels or candidates again (in an `InvertedMultiIndex`: in its next round).
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer. A head that is not
             `trainable` leaves W to the lookups.
 
     Raises:
         TypeError: `embedding`, `sampler` or `index` has another type.
         ValueError: An argument is out of range; the embedding has `tie_weights=False`. When the
-            head is built, or used: h is not as wide as the embedding, that has LoRA or quantized
-            weights, or weights of another dtype than the head; `index` serves another head.
+            head is built, or used: h is not as wide as the embedding; the embedding has LoRA or
+            quantized weights, or another dtype than the head; `index` serves another head.
         RuntimeError: The classes would be spread over several workers.
 
     References:
@@ -334,7 +334,7 @@ class TiedSampledHead(TiedHead, CandidateHead):
 
     @property
     def kept_variables(self) -> list[tf.Variable]:
-        """The rows that wait for the next step of the optimizer: state, but no weights."""
+        """The rows kept for the next step of the optimizer: state, but not weights."""
         return [] if self._waiting is None else [self._waiting.ids]
 
     def after_step(self, optimizer: Any) -> None:
@@ -367,13 +367,13 @@ class _WaitingRows:
             self.ids = tf.Variable(nothing, trainable=False, shape=[None], name="waiting_rows")
 
     def add(self, rows: tf.Tensor) -> None:
-        """Adds rows; each is there once at least."""
+        """Adds rows; duplicates may stay."""
         every = tf.concat([self.ids.read_value(), rows], axis=0)
-        is_long = tf.size(every) > self._most  # where no step follows
+        is_long = tf.size(every) > self._most  # if no step follows
         self.ids.assign(tf.cond(is_long, lambda: tf.unique(every)[0], lambda: every))
 
     def take(self) -> tf.Tensor:
-        """Returns the rows, and forgets them."""
+        """Returns the rows, and drops them."""
         rows = self.ids.read_value()
         with tf.control_dependencies([rows]):
             self.ids.assign(rows[:0])
@@ -412,7 +412,7 @@ class TiedExactSoftmaxHead(TiedHead, SoftmaxHead):
 
     Raises:
         TypeError, ValueError, RuntimeError: As `TiedSampledHead`. ValueError: The embedding caps
-            logits without `backward="all"`, or beside `products="bfloat16"`.
+            logits, without `backward="all"` or with `products="bfloat16"`.
 
     References:
         Press, Wolf 2017, Using the output embedding to improve language models.
@@ -486,7 +486,7 @@ class TiedExactSoftmaxHead(TiedHead, SoftmaxHead):
 
 
 class _AfterStep(keras.constraints.Constraint):
-    """Tells a head of a step of the optimizer, with an optimizer that may have taken a wrong one.
+    """Tells a head that an optimizer took a step, and which one, as the step may be wrong.
 
     Keras calls the constraint of a weight when an optimizer has taken its step with it.
     """
@@ -511,11 +511,11 @@ class _AfterStep(keras.constraints.Constraint):
 
 
 def _adds_up(optimizer: Any) -> bool:
-    """Says whether an optimizer takes slices of the same row for parts of one gradient."""
+    """Returns whether an optimizer adds up slices of the same row."""
     if isinstance(optimizer, OptimizerHooks):
         return True
     if any(getattr(optimizer, option, None) for option in _CLIPPING):
-        return False  # by the norms of slices
+        return False  # it uses the norms of slices
     _, *parts = with_parts(optimizer)
     if parts:
         return all(map(_adds_up, parts))

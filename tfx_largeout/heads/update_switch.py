@@ -13,14 +13,14 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.tensorflow_internals import function_graph
 
-_UPDATING = -1  # above it: no update, and the number of the draw
+_UPDATING = -1  # larger values: no update, and the number of the draw
 _NEXT_DRAW = 2**32  # above every seed
 
 
 def seed_argument(seed: int | None) -> int:
-    """Returns a head's seed, an integer in [0, 2^32), or one that is drawn for None."""
+    """Returns a head's seed, an integer in [0, 2^32); None: a random one."""
     if seed is None:
-        seed = random.randrange(2**31)  # by keras.utils.set_random_seed, if that was called
+        seed = random.randrange(2**31)  # seeded by keras.utils.set_random_seed
     seed = integer_argument("seed", seed, at_least=0)
     if seed >= _NEXT_DRAW:
         raise ValueError(f"seed must be less than 2^32; got {seed}")
@@ -28,16 +28,16 @@ def seed_argument(seed: int | None) -> int:
 
 
 def seed_of_step(seed: int, step: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-    """Returns the seed of a step, `[2]` int64, by the head's, the step's number and the draw's."""
+    """Returns the seed of a step, `[2]` int64, from the head's seed, the step and the draw."""
     return tf.stack([seed + _NEXT_DRAW * draw, tf.cast(step, tf.int64)])
 
 
 class UpdateSwitch:
-    """A switch that works around code that runs eagerly, and within a function that is traced.
+    """A switch that works around eager code, and within a function that is traced.
 
-    A traced step outlives the Python code around it. So what is entered eagerly is a variable,
-    which each step reads; what is entered while a function is traced is a constant of that
-    function. Neither is saved with a model.
+    A traced step outlives the Python code around it. So the eager switch is a variable, which each
+    step reads; the switch of a traced function is a constant of that function. Neither is saved
+    with a model.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class UpdateSwitch:
 
     @contextlib.contextmanager
     def off(self, draw: int) -> Iterator[None]:
-        """Within it nothing is updated, and candidates are drawn again."""
+        """A context without updates, in which candidates are drawn again."""
         if tf.executing_eagerly():
             before = self.state.numpy()
             self.state.assign(draw)
@@ -71,7 +71,7 @@ class UpdateSwitch:
 
     @property
     def is_off(self) -> bool:
-        """Whether it is known to be off while Python runs: eagerly, or in the function traced."""
+        """Whether Python code knows that it is off: eagerly, or in the traced function."""
         if tf.executing_eagerly():
             return bool(self.state.numpy() != _UPDATING)
         return self._traced_draw() is not None
@@ -94,7 +94,7 @@ class UpdateSwitch:
         return self.state.read_value() if draw is None else tf.constant(draw, tf.int64)
 
     def _traced_draw(self) -> int | None:
-        """Returns the draw if the function that is traced has switched updates off, else None."""
+        """Returns the draw if the traced function has switched updates off, else None."""
         if self._traced is None:
             return None
         graph, draw = self._traced

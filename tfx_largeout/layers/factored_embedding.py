@@ -18,14 +18,15 @@ from tfx_largeout.tensorflow_internals import tape_may_record
 class FactoredEmbedding(keras.layers.Layer):
     """An input embedding whose table is the W of a `FactoredHead`, as in language models.
 
-    The head keeps W = V U + 1 w^T, and has the only copy. A lookup returns rows of W. With U_i the
-    gradient of the loss with respect to looked up row i, the head's one step is that by the sum:
+    The head stores W = V U + 1 w^T; there is no other copy. A lookup returns rows of W. With U_i
+    the gradient of the loss with respect to the looked up row i, the head takes one exact step with
+    the sum:
 
         W <- (1 - eta lambda) W - eta (dL/dW + sum_i e_i U_i^T)
 
-    exactly: each e_i U_i^T is the gradient of an example with the hidden activations U_i, the label
-    i, and a loss that is its target logit, which the head's exact SGD step has anyway. So it takes
-    V[i] <- V[i] - eta U_i U^-1, and what Q and W^T 1 change by, O(D^2) a lookup.
+    Each e_i U_i^T is the gradient of an example with the hidden activations U_i, the label i, and
+    its target logit as the loss, which fits the head's exact SGD step. So a step does V[i] <- V[i]
+    - eta U_i U^-1 and updates Q and W^T 1, O(D^2) per lookup.
 
     ```python
     head = heads.FactoredHead(num_words, 0.1)
@@ -34,13 +35,13 @@ class FactoredEmbedding(keras.layers.Layer):
     model.compile("sgd", loss=losses.TaylorSoftmax())
     ```
 
-    The head's learning rate holds for the lookups, too. A head that is not `trainable` leaves
-    W as it is; a layer that is not `trainable` leaves out the gradient of its lookups.
+    The head's learning rate also applies to the lookups. If the head is not `trainable`, W does not
+    change; if the layer is not `trainable`, the gradient of its lookups is left out.
 
     Cost: O(T D^2) for T lookups, forward and in the step.
 
     Args:
-        head: The `FactoredHead` of the model, of C words.
+        head: The `FactoredHead` of the model, with C words.
         output_dim: D, the width of the head's hidden activations.
         mask_zero: Whether the id 0 is padding, as in `keras.layers.Embedding`. Default False.
         **kwargs: `name`, `dtype`, `trainable`, as for any Keras layer.
@@ -49,9 +50,9 @@ class FactoredEmbedding(keras.layers.Layer):
         inputs: Ids in [0, C), of any shape.
 
     Raises:
-        TypeError: `head` is no `FactoredHead`.
-        ValueError: `output_dim` is no positive integer; when the layer is built: the head was built
-            for another width.
+        TypeError: `head` is not a `FactoredHead`.
+        ValueError: `output_dim` is not a positive integer; when the layer is built: the head was
+            built for another width.
         RuntimeError: When the layer is built: the classes are spread over several workers.
         tf.errors.InvalidArgumentError: On a CPU: an id is out of range.
 
@@ -62,7 +63,7 @@ class FactoredEmbedding(keras.layers.Layer):
     def __init__(
         self, head: FactoredHead, output_dim: int, mask_zero: bool = False, **kwargs: Any
     ) -> None:
-        # The table may be wider than the compute dtype; rows are cast, not it.
+        # The table may have a wider dtype than the compute dtype; only looked up rows are cast.
         super().__init__(autocast=False, **kwargs)
         if not isinstance(head, FactoredHead):
             raise TypeError(f"head must be a FactoredHead; got {head!r}")

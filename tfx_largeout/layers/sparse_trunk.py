@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose cost depends on what is in their input, not on how wide it is."""
+"""Layers whose cost depends on the entries of their input, not on its width."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ class SparseDense(keras.layers.Dense):
     The result equals `keras.layers.Dense` on the same input made dense. The gradient of the
     kernel is a `tf.IndexedSlices` with one slice for each feature that occurs in the batch.
 
-    Cost: O(n D) per example, forward and gradient; independent of the input width V. The optimizer
-    decides about the update: the row optimizers follow the slices, `RowRMSprop` with the steps of
-    Adam without momentum. Keras's Adam moves all V rows, which may take longer than all the rest
-    of a step; `FusedAdam` does the same in less time. A regularizer or constraint on the kernel
-    costs O(V D).
+    Cost: O(n D) per example, forward and gradient; independent of the input width V. The cost of
+    the update depends on the optimizer: row optimizers update only the rows of the slices,
+    `RowRMSprop` with the steps of Adam without momentum. Keras's Adam updates all V rows, which may take longer
+    than the rest of a step; `FusedAdam` does the same faster. A regularizer or constraint on the
+    kernel costs O(V D).
 
     Args:
         units, activation, use_bias, kernel_initializer, bias_initializer, **kwargs: As
-            `keras.layers.Dense`; the initializers may be arrays. With LoRA a call is Keras's.
+            `keras.layers.Dense`; the initializers may be arrays. With LoRA, Keras's call is used.
 
     Call arguments:
         inputs: A `tf.SparseTensor [B, V]` of any numeric dtype, with its entries in any order;
-            entries at the same place add up. In a functional model it comes from
-            `keras.Input([V], sparse=True)`. A dense tensor `[..., V]` gives the same by a matrix
-            product.
+            entries at the same position are summed. In a functional model it comes from
+            `keras.Input([V], sparse=True)`. A dense tensor `[..., V]` gives the same result by a
+            matrix product.
 
     Returns:
         `[B, D]`, or `[..., D]`, in the layer's compute dtype. An example without nonzeros gives
-        `activation(bias)`. Sums over nonzeros are made in float32 (float64 where the kernel is
-        float64) and then cast. (Under a mixed policy a `Sequential` model rounds the values of
-        its input before any layer sees them; a functional model does not.)
+        `activation(bias)`. Sums over nonzeros are computed in float32 (float64 where the kernel is
+        float64) and then cast. (Under a mixed policy a `Sequential` model rounds the values of its
+        input before any layer sees them; a functional model does not.)
 
     Raises:
         ValueError: `units` is not a positive integer, the width of the input is unknown or differs
             from the kernel's, or a sparse input is not a matrix.
-        tf.errors.InvalidArgumentError: Such a width is known only when the graph runs.
+        tf.errors.InvalidArgumentError: A wrong width is known only when the graph runs.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, section 2.2.
@@ -122,16 +122,15 @@ class SparseDense(keras.layers.Dense):
 class RowEmbedding(keras.layers.Embedding):
     """A `keras.layers.Embedding` for tables that a `RowOptimizer` updates in place.
 
-    Keras's layer reads the table as a tensor, and TensorFlow copies it for the update of some rows,
-    in each step. Here the rows are gathered from the variable, and a step costs
-    nothing for the others. The gradient of a call is a `tf.IndexedSlices` with one slice for each
-    id, however often it is looked up.
+    Keras's layer reads the table as a tensor, so that TensorFlow copies it in each step. Here rows
+    are gathered from the variable, and other rows cost nothing. The gradient of a call is a
+    `tf.IndexedSlices` with one slice per distinct id.
 
     Cost: O(T D) for T lookups.
 
     Args:
         input_dim, output_dim, **kwargs: As `keras.layers.Embedding`; `embeddings_initializer` may
-            be an array. With LoRA a call is Keras's.
+            be an array. With LoRA, Keras's call is used.
 
     Call arguments:
         inputs: Ids in [0, `input_dim`), of any shape.
@@ -166,7 +165,7 @@ class RowEmbedding(keras.layers.Embedding):
 
 
 def _check_room(layer: keras.layers.Layer, shape: tuple[int, int]) -> None:
-    """Refuses a table that can't be had, before it is made."""
+    """Raises an error for a table that does not fit into memory, before it is created."""
     owner = f"{type(layer).__name__} {layer.name!r}"
     smaller = ["dtype='bfloat16'", "fewer rows, as of ids that are hashed", "a lesser width"]
     refuse_what_is_too_large(owner, [Weight(shape, layer.variable_dtype)], lambda _: smaller)
@@ -175,9 +174,9 @@ def _check_room(layer: keras.layers.Layer, shape: tuple[int, int]) -> None:
 def _rows_of(
     table: keras.Variable, ids: tf.Tensor, index_dtype: Any = tf.int32
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the rows of a table that ids `[n]` name, each once, and where each of the n is."""
-    # One slice an id: the optimizers of Keras take a repeated id for several small gradients.
+    """Returns the distinct rows of ids `[n]`, and the position of each id in them."""
+    # One slice per id: Keras's optimizers treat repeated ids as separate small gradients.
     unique_ids, places = tf.unique(ids, out_idx=index_dtype)
-    with without_autocast():  # that of a model would cast the whole table
-        # Gather from the tf.Variable, not from its value: only rows that are needed are read.
+    with without_autocast():  # the model's autocast would cast the whole table
+        # Gather from the tf.Variable, not from its value, to read only the needed rows.
         return tf.gather(table.value, unique_ids), places

@@ -19,15 +19,15 @@ from tfx_largeout.keras_internals import flat_layers
 from tfx_largeout.saving import pack_array
 from tfx_largeout.statistics import TopScores
 
-# This key marks the configuration of an index that is the head's own.
+# This key marks the configuration of an index that belongs to the head.
 _OF_HEAD = "index_of_head"
 _KEPT = ("k", "activation", "num_found", "temperature")
 
 
 class _Search(keras.layers.Layer):
-    """How many of the best classes are wanted, and how they are found: arguments as `TopK`.
+    """The number of best classes, and how to find them: arguments as `TopK`.
 
-    `_of` is the attribute with the head, or with the model that ends in one.
+    `_of` is the name of the attribute that has the head, or the model that ends in one.
     """
 
     _of: ClassVar[str]
@@ -45,7 +45,7 @@ class _Search(keras.layers.Layer):
         names: Any,
         **kwargs: Any,
     ) -> None:
-        super().__init__(autocast=False, **kwargs)  # a model casts its inputs itself, or does not
+        super().__init__(autocast=False, **kwargs)  # a model may cast its inputs itself
         self.k = integer_argument("k", k, at_least=1)
         self.activation = probabilities_argument(probabilities, activation)
         self.temperature = number_argument("temperature", temperature, above=0)
@@ -68,7 +68,7 @@ class _Search(keras.layers.Layer):
             )
         self.index, self.num_found = index, num_found
         self.findable = Findable.of(allow, categories)
-        self._groups: Any = None  # of all classes, once it is known how many they are
+        self._groups: Any = None  # of all classes, once their number is known
         self._names: Any = None
 
     def _check_numbers(self, num_classes: int) -> None:
@@ -92,7 +92,7 @@ class _Search(keras.layers.Layer):
     ) -> tuple[tf.Tensor, ...]:
         """Returns `(scores, ids)`, both `[..., k]`, of the k best classes for a head's output.
 
-        And their names, if there are any.
+        Also their names, if given.
         """
         head, hidden = output.head, output.flat_hidden
         self._check_numbers(head.num_classes)
@@ -116,14 +116,13 @@ class _Search(keras.layers.Layer):
         return tuple(map(output.unflatten, found))
 
     def _names_of(self, ids: tf.Tensor) -> tf.Tensor:
-        last = tf.size(self._names, tf.int64) - 1  # of no class
+        last = tf.size(self._names, tf.int64) - 1  # for "no class"
         return tf.gather(self._names, tf.where(ids < 0, last, ids))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments; in place of an index of a head, the head's name.
+        """The constructor's arguments; an index of a head is replaced by the head's name.
 
-        The loaded layer must share the index of the loaded head, and not get a copy, which training
-        would leave behind.
+        The loaded layer must share the index of the loaded head. Training would not update a copy.
         """
         owner = getattr(self, self._of)
         index = keras.saving.serialize_keras_object(self.index)
@@ -148,31 +147,31 @@ class _Search(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class TopK(_Search):
-    """The k best classes of a head, without building the logits: exactly, or by an index.
+    """The k best classes of a head, found without building the logits: exactly, or by an index.
 
-    `scores, ids = TopK(head, k)(h)`: both `[..., k]`, by falling score, without an index ties by
-    lower id. The layer shares the head's weights. (`keras.models.clone_model` makes another
-    head for it: Keras clones each layer by its configuration.)
+    `scores, ids = TopK(head, k)(h)`: both `[..., k]`, sorted by falling score (without an index,
+    ties by lower id). The layer shares the head's weights. (`keras.models.clone_model` gives it
+    another head, because Keras clones each layer by its configuration.)
 
-    With a `HashIndex`, only the classes that it finds are looked at; they are ranked by their exact
-    logits. What the index misses is missing: measure the recall against the exact layer. Where
-    fewer than k are found, -inf and -1 follow (0 with an activation).
+    With a `HashIndex`, only the classes that it finds are ranked, by their exact logits. Classes
+    that the index misses are missing: measure the recall against the exact layer. If fewer than k
+    are found, -inf and -1 follow (0 with an activation).
 
-    With a `RowBounds` the result equals the exact layer's, bit by bit, as long as W is as in
-    its last `rebuild`: it does not follow W. It is faster for a few examples; with
-    `activation="softmax"` it is not, as probabilities need all logits.
+    With a `RowBounds` the result equals the exact layer's, bit for bit, as long as W has not
+    changed since its last `rebuild`. It is faster for a few examples, but not with
+    `activation="softmax"`, as probabilities need all logits.
 
-    With an `InvertedFile` only the probed lists are searched; classes in other lists are
-    missing. It does not follow W either, and all classes are looked at with `activation="softmax"`.
-    Where several workers have the classes, both give way to the exact pass.
+    With an `InvertedFile` only the probed lists are searched; classes in other lists are missing.
+    It does not follow W either, and `activation="softmax"` reads all classes. If the classes are
+    spread over several workers, the exact pass replaces both.
 
-    Who may be found: the call argument `exclude` has class ids of each example that are not, such
-    as what a user has seen; `allow` and `categories` say it for all. Where fewer than k classes are
-    left, scores of -inf (0 with an activation) and ids of -1 follow. Scores don't change by it:
-    probabilities are those among all C classes. Without an index the result is exact, by the same
-    pass. A `HashIndex` leaves out what it finds and may not; a `RowBounds` or an `InvertedFile`
-    looks for k + E classes, and gives way to the exact pass for `allow`, `categories`, and where
-    E is not known when the graph is made (ragged ids).
+    Filters: the call argument `exclude` has class ids that an example must not find, such as items
+    that a user has seen; `allow` and `categories` hold for all examples. If fewer than k classes
+    are left, scores of -inf (0 with an activation) and ids of -1 follow. Filters don't change
+    scores: probabilities are among all C classes. Without an index the result is exact, by the same
+    pass. A `HashIndex` removes excluded classes from those it finds; a `RowBounds` or an
+    `InvertedFile` searches k + E classes, and is replaced by the exact pass with `allow`,
+    `categories`, or if E is unknown when the graph is made (ragged ids).
 
     Cost: O(B C D) time; memory independent of C. With a `HashIndex` O(B `num_found` D).
 
@@ -185,14 +184,14 @@ class TopK(_Search):
         index: `head.index`, which a `SampledHead` may have and keeps up to date; or a
             separate `HashIndex`, `RowBounds` or `InvertedFile`, after
             `index.rebuild(head.kernel, head.bias)`. Default None: exact.
-        num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
-            1,000 or 10 k, the greater, or C.
+        num_found: The largest number of classes that a `HashIndex` finds, k <= `num_found` <= C.
+            Default: min(max(1,000, 10 k), C).
         allow: Class ids, a list, a set or an array: no other class is found. Default None: all.
         categories: `[C]` integers of at least 0, the category of each class: an example finds only
-            classes of its `category`. Default None: there are none.
+            classes of its `category`. Default None.
         probabilities: True: as `activation="softmax"`. Default False.
-        temperature: T > 0: scores are computed from o / T, as `tlo.fit_temperature` finds T.
-            Default 1.
+        temperature: T > 0: scores are computed from o / T; `tlo.fit_temperature` finds a T. Default
+            1.
         names: The names of the C classes: a list of strings, the path of a file with a name per
             line, or a `keras.layers.StringLookup`. The layer then gives `(scores, ids, names)`, ""
             for no class. Default None.
@@ -201,18 +200,19 @@ class TopK(_Search):
     Call arguments:
         inputs: h, `[..., D]`.
         exclude: None, or integers `[..., E]`, ids padded with -1, ragged or sparse.
-        category: With `categories`: integers `[...]`; -1 finds classes of any. None without.
+        category: With `categories`: integers `[...]`; -1 finds classes of any category. Otherwise
+            None.
 
     Raises:
         TypeError: `head` is not a head, or `index` is not an index; at the first call: the head has
-            no W to find rows of. Ids are not integers.
+            no W for an index. Ids are not integers.
         ValueError: `k`, `activation` or `num_found` is out of range, or `num_found` is given with
-            an index that is no `HashIndex`; `allow` is empty or out of range, there are not C
-            `categories`; at the first call: the index was built for a W of another shape; of
-            `category` and `categories` there is one alone.
+            an index that is not a `HashIndex`; `allow` is empty or out of range; `categories` does
+            not have C entries; at the first call: the index was built for a W of another shape;
+            only one of `category` and `categories` is given.
         tf.errors.InvalidArgumentError: An excluded id or a category is out of range.
-        RuntimeError: At the first call: `index` was not built; or it is not the head's
-            `HashIndex`, where several workers have the classes.
+        RuntimeError: At the first call: `index` was not built; or the classes are spread over
+            several workers, and it is not the head's `HashIndex`.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3.
@@ -296,7 +296,7 @@ class TopKModel(_Search, keras.Model):
         return {**super().get_config(), "exclude": self.exclude}
 
     def get_build_config(self) -> dict[str, Any] | None:
-        """None where there are several inputs: by their shapes Keras can't build a model again."""
+        """None for several inputs: Keras can't rebuild a model by their shapes."""
         has_more = self.exclude or self.findable.categories is not None
         return None if has_more else super().get_build_config()
 
@@ -317,7 +317,7 @@ def top_k_model(
     """Returns a model that gives the k best classes of `model`, which ends in a head.
 
     `top_k_model(model, 5).predict(x)` returns `(scores, ids)`, both `[N, 5]`. It shares the weights
-    of `model`, so that it may be made once and used while `model` goes on training.
+    of `model`, so it can be made once and used while `model` trains on.
 
     With `exclude=True` or `categories` the model has more inputs, in a list after `model`'s inputs:
     `predict([x, seen])`, `predict([x, seen, category])`. In a `tf.data.Dataset` they are a tuple in
@@ -338,14 +338,14 @@ def top_k_model(
 
     Raises:
         TypeError: `model` does not end in a head. Raised at the first call. Else as `TopK`.
-        ValueError: As `TopK`; inputs are not as many as there have to be.
+        ValueError: As `TopK`; the number of inputs is wrong.
     """
     more = (exclude, allow, categories, probabilities, temperature, names)
     return TopKModel(model, k, activation, index, num_found, *more)
 
 
 def output_of_model(model: keras.Model, inputs: Any) -> HeadOutput:
-    """Returns the output of the head in which a model ends, for evaluation.
+    """Returns the output of the head at the end of a model, for evaluation.
 
     Raises:
         TypeError: `model` does not end in a head.
@@ -354,7 +354,7 @@ def output_of_model(model: keras.Model, inputs: Any) -> HeadOutput:
 
 
 def output_of_logits(logits: Any) -> HeadOutput:
-    """As `output_of_model`, of what the model returned."""
+    """As `output_of_model`, from the model's result."""
     output = head_output(logits)
     if output is None:
         raise TypeError(
@@ -365,14 +365,14 @@ def output_of_logits(logits: Any) -> HeadOutput:
 
 
 def activation_argument(activation: Any) -> str | None:
-    """Returns an argument that says what becomes of the best logits."""
+    """Returns the checked `activation`."""
     if activation not in (None, "softmax", "sigmoid"):
         raise ValueError(f"activation must be None, 'softmax' or 'sigmoid'; got {activation!r}")
     return activation
 
 
 def probabilities_argument(probabilities: Any, activation: Any) -> str | None:
-    """Returns the activation that two arguments ask for."""
+    """Returns the activation by `activation` and `probabilities`."""
     activation_argument(activation)
     if not flag_argument("probabilities", probabilities):
         return activation
@@ -384,7 +384,7 @@ def probabilities_argument(probabilities: Any, activation: Any) -> str | None:
 
 
 def activated(top: TopScores, activation: str | None) -> tf.Tensor:
-    """Returns the scores after an activation, 0 for a class that is missing."""
+    """Returns the scores after an activation; 0 for a missing class."""
     if activation == "softmax":
         scores = tf.exp(top.scores - top.log_partition[:, tf.newaxis])
         return tf.where(top.ids < 0, tf.zeros_like(scores), scores)
@@ -394,7 +394,7 @@ def activated(top: TopScores, activation: str | None) -> tf.Tensor:
 def filter_of(
     output: HeadOutput, findable: Findable, groups: Any, exclude: Any, category: Any
 ) -> ClassFilter | None:
-    """Returns what the examples of an output may find, also by what its head was called with.
+    """Returns the classes that the examples of an output may find, by its head's call, too.
 
     Args and errors: as `Findable.filter`.
     """
@@ -414,9 +414,9 @@ def exact_best(
     allowed: ClassFilter | None = None,
     temperature: float | tf.Tensor = 1.0,
 ) -> TopScores:
-    """Returns the k best classes of a head that its examples may find, exactly.
+    """Returns the exact k best classes that the examples of an output may find.
 
-    With a temperature, scores are logits divided by it, and so is the log partition of these.
+    With a temperature T, scores and the log partition are of the logits o / T.
     """
     more: dict[str, Any] = {} if allowed is None else {"allowed": allowed}
     if tf.is_tensor(temperature) or temperature != 1:
@@ -425,7 +425,7 @@ def exact_best(
 
 
 def with_rows(head: Head) -> KernelHead:
-    """Returns a head, if it has rows that an index can be over; else raises a TypeError."""
+    """Returns a head if an index can be built over its rows; else raises a TypeError."""
     if not isinstance(head, KernelHead):
         raise TypeError(f"an index must go with a head that has W and b; got {type(head).__name__}")
     head.refuse_soft_cap("an index")
@@ -433,12 +433,12 @@ def with_rows(head: Head) -> KernelHead:
 
 
 def is_of(index: SearchIndex | None, layer: Any) -> bool:
-    """Says whether a layer is a head that keeps this index up to date."""
+    """Returns whether a layer is a head that keeps this index up to date."""
     return index is not None and isinstance(layer, Head) and getattr(layer, "index", None) is index
 
 
 def _index_of_config(config: Any, layers: list[Any]) -> SearchIndex | None:
-    """Returns the index for what `get_config` said: a new one, or that of the loaded head."""
+    """Returns the index for a configuration: a new one, or the loaded head's."""
     if not isinstance(config, dict) or _OF_HEAD not in config:
         return keras.saving.deserialize_keras_object(config)
     name = config[_OF_HEAD]

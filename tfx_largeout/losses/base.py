@@ -26,7 +26,7 @@ from tfx_largeout.losses.class_weights import (
 from tfx_largeout.saving import kept_arguments, pack_array
 from tfx_largeout.statistics import CandidateStatistics, ExactStatistics, MeanLogitStatistics
 
-TARGETS, PROBABILITIES = "targets", "probabilities"  # what values of labels may be to a loss
+TARGETS, PROBABILITIES = "targets", "probabilities"  # what a loss reads values of labels as
 
 _WORDS = re.compile("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
@@ -47,61 +47,61 @@ class HeadLoss(keras.losses.Loss):
     ```
 
     In a training step (`training=True` in the call of the model, as `fit` does) the loss is
-    `from_statistics` of the statistics `trains_on`. Anywhere else (`evaluate`, a plain call) it is
-    `exact` of the statistics `evaluates_on`; then nothing is updated, and there is no gradient.
-    Sample weights, masks and reductions are as in Keras. A loss carries configuration only and is
-    bound to no head, so that it is saved with the model.
+    `from_statistics` of the statistics `trains_on`. Elsewhere (`evaluate`, a plain call) it is
+    `exact` of the statistics `evaluates_on`, without an update or a gradient. Sample weights, masks
+    and reductions are as in Keras. A loss holds only configuration and is not bound to a head, so
+    it is saved with the model.
 
     An example (in a sequence: a position) without labels, such as one whose labels are all -1, is
-    ignored: its loss and its gradient are 0, and a mean does not count it, just as where a Keras
-    mask is False. Where no example of a batch has a label, the loss is 0. Two rules of Keras: a
-    mean over the batch counts an example whose sample weight is 0, whatever its labels; with an
-    `ignore_class` it does not, if it has none.
+    ignored: its loss and gradient are 0, and a mean does not count it, as with a Keras mask of
+    False. If no example of a batch has a label, the loss is 0. As in Keras, a mean over the batch
+    counts an example whose sample weight is 0, even without labels, but not an example that
+    `ignore_class` leaves without labels.
 
-    Labels may come with a value each. To most losses these are probabilities p_y, soft labels, of
-    at most 1 in all, P: wherever a loss says mean_{y in Y} (or 1/|Y| sum) it is then
-    sum_y p_y / P, and the loss of the example is multiplied by P. So the cross-entropy is
-    -sum_y p_y log q_y, and what the labels leave of 1 is ignored. (`SquaredError` takes values for
-    its targets, and ignores no example that has some: one without entries is a target of zeros.)
+    Each label may have a value. For most losses values are probabilities p_y (soft labels) with a
+    sum P of at most 1: mean_{y in Y} (or 1/|Y| sum) in a formula then means sum_y p_y / P, and the
+    loss of the example is multiplied by P. So the cross-entropy is -sum_y p_y log q_y, and the
+    remaining 1 - P is ignored. (`SquaredError` reads values as targets; an example without entries
+    then has the target 0, and is not ignored.)
 
-    `class_weights` v multiply the loss of an example as a sample weight does, by w, and give each
-    of its labels Y a share a_y in it. Wherever a loss says mean_{y in Y} (or 1/|Y| sum), it is then
-    sum_y a_y:
+    `class_weights` v multiply the loss of an example by w, as a sample weight does, and give each
+    of its labels Y a share a_y. mean_{y in Y} (or 1/|Y| sum) in a formula then means sum_y a_y:
 
         w = 1/|Y| sum_{y in Y} v_y,   a_y = v_y / sum_{y' in Y} v_y'
 
-    (of soft labels w = sum_y p_y v_y / P, a_y = p_y v_y / sum_{y' in Y} p_y' v_y').
+    (for soft labels w = sum_y p_y v_y / P, a_y = p_y v_y / sum_{y' in Y} p_y' v_y').
 
     With one label per example this equals Keras's `fit(class_weight=...)`. With several, it is
     1/|Y| sum_y v_y l_y for a loss 1/|Y| sum_y l_y. The weights also count in evaluation.
 
-    Arguments that a loss keeps under their names are in its configuration by themselves.
+    Arguments stored as attributes of the same name enter the configuration automatically.
 
     Args:
         name: As `keras.losses.Loss`.
         reduction: As `keras.losses.Loss`. Default `"sum_over_batch_size"`.
-        dtype: As `keras.losses.Loss`; of the reduction. Statistics are float32.
-        ignore_class: An integer, in [0, C) or not: labels of this id are read as -1, no label. As
-            in Keras's `SparseCategoricalCrossentropy`, the class still is one of the C. Metrics of
-            the same output ignore it too, unless they name another one. Default None.
-        class_weights: v, `[C]` numbers, finite and at least 0. With a model they are saved
-            compressed. Default None: all are 1.
+        dtype: As `keras.losses.Loss`, for the reduction. Statistics are float32.
+        ignore_class: An integer, in [0, C) or not: labels with this id are read as -1, no label. As
+            in Keras's `SparseCategoricalCrossentropy`, the class is still one of the C. Metrics of
+            the same output ignore it too, unless they have their own `ignore_class`. Default None.
+        class_weights: v, `[C]` numbers, finite and at least 0. They are saved compressed. Default
+            None: all are 1.
 
     Raises:
         TypeError: `class_weights` are not numbers.
         ValueError: `ignore_class` is not an integer, or `class_weights` are not `[C]`, or one of
-            them is negative or not finite. In a call: they are not C, or there are class weights or
-            an ignored class with values that are targets.
+            them is negative or not finite. In a call: there are not C class weights, or values are
+            targets and there are class weights or an ignored class.
     """
 
-    # Of the class, or of an instance whose arguments say of what it is a function.
+    # A class attribute, or set by an instance whose arguments decide which statistics it needs.
     trains_on: type = type(None)
     evaluates_on: type = ExactStatistics
-    # What values of labels are to it: TARGETS, which it reads itself; PROBABILITIES, to a loss that
-    # is a mean over the labels; or None: it refuses them.
+    # The meaning of values of labels: TARGETS, which the loss reads itself; PROBABILITIES, for a
+    # loss that is a mean over the labels; or None: values raise an error.
     takes_values: ClassVar[str | None] = None
-    # Whether `from_statistics` adds up over `workers` what it finds among candidates. Says so the
-    # class that writes it: a loss of candidates that does not is refused over several workers.
+    # Whether `from_statistics` adds up sums over candidates over `workers`. A class that implements
+    # `from_statistics` sets it; without it, a loss of candidates raises an error with several
+    # workers.
     sums_over_workers: ClassVar[bool] = False
 
     def __init__(
@@ -124,11 +124,11 @@ class HeadLoss(keras.losses.Loss):
 
     @property
     def class_weights(self) -> np.ndarray | None:
-        """The weights of classes `[C]` that the loss was made with."""
+        """The class weights `[C]` of the loss."""
         return self._class_weights
 
     def without_margin(self) -> HeadLoss:
-        """Returns the loss that comes near the exact one: without a margin, if it has one."""
+        """Returns the loss closest to the exact one: without a margin."""
         return self
 
     def from_statistics(self, statistics: Any) -> tf.Tensor:
@@ -142,9 +142,9 @@ class HeadLoss(keras.losses.Loss):
     def exact(self, statistics: Any) -> tf.Tensor:
         """Returns the loss of each example in evaluation, `[N]`.
 
-        By default it is the same function, if the statistics of evaluation have all fields of the
+        The default is the same function, if the statistics of evaluation have all fields of the
         training statistics. Otherwise it is the softmax cross-entropy over all classes, so that
-        heads can be compared whose training losses are estimates on different scales.
+        heads with different training losses can be compared.
 
         Args:
             statistics: An instance of `evaluates_on`.
@@ -163,16 +163,16 @@ class HeadLoss(keras.losses.Loss):
 
         Args:
             y_true: Labels, in any form of `normalize_labels`.
-            y_pred: What a head returned.
+            y_pred: The output of a head.
             sample_weight: `[B]`, or for h `[B, T, D]` also `[B, T]`. Default 1.
 
         Raises:
-            TypeError: `y_pred` comes from no head, or from one that does not give the statistics.
+            TypeError: `y_pred` does not come from a head, or the head does not give the statistics.
             ValueError: `fit` was given `class_weight` with several labels per example, which Keras
-                reads wrongly (noticed when a step is traced).
+                reads wrongly (detected when a step is traced).
         """
         if asks_for_shapes() and head_output(y_pred) is None:
-            # Under the scope of a strategy Keras first asks for shapes alone, of bare tensors.
+            # Under the scope of a strategy Keras first infers shapes, with plain tensors.
             is_reduced = self.reduction not in (None, "none")
             return tf.zeros([] if is_reduced else tf.shape(y_pred)[:-1], self.dtype)
         output = self._output(y_pred)
@@ -202,7 +202,7 @@ class HeadLoss(keras.losses.Loss):
                 weights = output.unflatten(weights)
         if counts is not None:
             set_mask(values, counts)
-        # The base class weighs, masks and reduces; `call` hands it the values as they are.
+        # The base class weighs, masks and reduces; `call` receives the values unchanged.
         return super().__call__(values, values, weights)
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -210,7 +210,7 @@ class HeadLoss(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         config = {**kept_arguments(self, HeadLoss), **super().get_config()}
-        # What is None is left out: a loss that is derived from this one need not take it.
+        # Arguments that are None are left out, since a subclass need not take them.
         if self.ignore_class is not None:
             config["ignore_class"] = self.ignore_class
         if self.class_weights is not None:
@@ -291,7 +291,7 @@ class HeadLoss(keras.losses.Loss):
             )
 
     def _why_this_kind(self) -> str:
-        """Returns what an argument has to do with the kind of statistics, for a refusal."""
+        """Returns how an argument determines the kind of statistics, for an error message."""
         return ""
 
     def _kind(self, output: HeadOutput) -> type:
@@ -325,13 +325,13 @@ class HeadLoss(keras.losses.Loss):
         return tf.cast(labels.mass, values.dtype) * values
 
     def _with_sets(self, labels: Labels) -> Labels:
-        """Returns labels of sparse targets, in which ones stand for a set of labels."""
+        """Returns the labels of a sparse tensor: a row of ones is a set of labels."""
         if labels.values is None or self.takes_values == TARGETS:
             return labels
         return labels.sets_as_shares if self.takes_values else labels.as_set(type(self).__name__)
 
     def checked(self, labels: Labels, num_classes: int) -> Labels:
-        """Returns labels of C classes as the loss takes them, weighted, or raises an error."""
+        """Returns weighted labels of C classes in the loss's form, or raises an error."""
         if labels.values is not None:
             name = type(self).__name__
             if self.takes_values is None:
@@ -375,5 +375,5 @@ def _heads_that_give(kind: type) -> list[str]:
 
 
 def _listed(names: list[str]) -> str:
-    """Returns names as part of a sentence."""
+    """Returns names joined for a sentence."""
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none of the package"

@@ -34,9 +34,9 @@ class BlackOut(CandidateLoss):
     Args and errors: as `HeadLoss`.
 
     Deviations:
-        Several labels: the mean over them, each against the negatives alone. The paper's weight is
-        1 / Q(c), Q a distribution; E = S Q gives the same p. A class that was drawn twice is two
-        negatives.
+        Several labels: the mean over them, each against only the negatives. The paper's weight is 1
+        / Q(c), with a distribution Q; E = S Q gives the same p. A class that was drawn twice counts
+        as two negatives.
 
     References:
         Barber and Botev 2016, eq. 46 and 47. Ji, Vishwanathan, Satish, Anderson, Dubey 2016,
@@ -49,7 +49,7 @@ class BlackOut(CandidateLoss):
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         label = corrected_labels(statistics)
         scores = tf.where(statistics.negatives, corrected_candidates(statistics), NO_LOGIT)
-        # A column that is not a class, so that there is a largest one even without candidates.
+        # A column that is not a class, so that a largest one exists even without candidates.
         scores = tf.pad(scores, [[0, 0], [0, 1]], constant_values=NO_LOGIT)
         place = tf.argmax(scores, axis=1)
         largest, workers = tf.gather(scores, place, axis=1, batch_dims=1), statistics.workers

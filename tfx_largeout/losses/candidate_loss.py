@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of the losses that look at candidate classes."""
+"""The base of the losses that use candidate classes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tfx_largeout.losses.base import HeadLoss
 from tfx_largeout.ops.exact.logit_blocks import NO_LOGIT
 from tfx_largeout.statistics import CandidateStatistics
 
-_SMALLEST_SUM = 1e-30  # what a sum of no terms counts as
+_SMALLEST_SUM = 1e-30  # the value of a sum without terms
 
 
 class CandidateLoss(HeadLoss):
     """An estimator: a function of the logits of the labels and of S candidate classes.
 
     Notation of the subclasses: o logits, Y the labels of an example, y one of them, N(x) the
-    negatives (candidates that are no label of the example), E_d the expected count of class d
+    negatives (candidates that are not labels of the example), E_d the expected count of class d
     among the candidates, C classes.
 
     In evaluation all of them are the exact softmax cross-entropy log Z - mean_y o_y over all C
-    classes, so that estimators can be compared. Their training losses are on different scales. What
-    `from_statistics` returns for an example without labels is finite. Of several labels, a loss is
-    the mean over them, where it does not say otherwise.
+    classes, so that estimators can be compared: their training losses are on different scales.
+    `from_statistics` returns a finite value for an example without labels. For several labels, a
+    loss is the mean over them, unless stated otherwise.
 
-    A subclass writes `from_statistics`. Where the classes are spread over workers, each has some
-    candidates; a subclass for which sums over candidates are merged, as the functions below do it,
-    says `sums_over_workers = True`.
+    A subclass implements `from_statistics`. If the classes are spread over workers, each has some
+    of the candidates; a subclass that merges sums over candidates, as the functions below do, sets
+    `sums_over_workers = True`.
 
     References:
         Barber and Botev 2016, Dealing with a large number of classes: Likelihood, Discrimination or
@@ -40,12 +40,12 @@ class CandidateLoss(HeadLoss):
 
 
 def corrected_candidates(statistics: CandidateStatistics) -> tf.Tensor:
-    """Returns o_d - log E_d of the candidates, `[N, S]`."""
+    """Returns o_d - log E_d for the candidates, `[N, S]`."""
     return statistics.candidate_logits - statistics.candidate_log_expected
 
 
 def corrected_labels(statistics: CandidateStatistics) -> tf.Tensor:
-    """Returns o_y - log E_y of the labels, `[N, K]`."""
+    """Returns o_y - log E_y for the labels, `[N, K]`."""
     return statistics.true_logits - statistics.true_log_expected
 
 
@@ -77,24 +77,24 @@ def _log_sum_exp(scores: tf.Tensor, mask: tf.Tensor) -> tuple[tf.Tensor, Any]:
 
 
 def log_sum_exp(scores: tf.Tensor, mask: tf.Tensor, workers: Workers = ALONE) -> tf.Tensor:
-    """Returns log sum_j e^{scores_j} over those j at which `mask` is True, of all workers.
+    """Returns log sum_j e^{scores_j} over the j of all workers where `mask` is True.
 
-    It is `[N]`, the same on all workers; about `NO_LOGIT` where the mask is False throughout. Its
-    derivative is written out: fewer passes over `[N, S]`, most of a loss's time, than the one that
-    TensorFlow derives.
+    The result is `[N]`, the same on all workers; about `NO_LOGIT` if the mask is False everywhere.
+    The hand-written gradient makes fewer passes over `[N, S]`, which take most of a loss's time,
+    than TensorFlow's.
     """
     return workers.log_sum_exp(_log_sum_exp(scores, mask), "log_sum")
 
 
 def sum_over(mask: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns the sum over the last axis of the values at which `mask` is True."""
+    """Returns the sum over the last axis of the values where `mask` is True."""
     return tf.reduce_sum(tf.where(mask, values, 0), axis=-1)
 
 
 def sum_over_candidates(
     statistics: CandidateStatistics, mask: tf.Tensor, values: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the sum of `[..., S]` over the candidates of all workers at which `mask` is True."""
+    """Returns the sum of `[..., S]` over the candidates of all workers where `mask` is True."""
     return statistics.workers.sum(sum_over(mask, values), "candidates")
 
 

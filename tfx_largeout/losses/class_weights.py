@@ -15,7 +15,7 @@ from tfx_largeout.labels import Labels
 
 
 def class_weights_argument(class_weights: Any) -> np.ndarray | None:
-    """Returns the argument of this name, or what `pack_array` made of it, as `[C]` float64."""
+    """Returns the argument of this name (an array, or packed by `pack_array`) as `[C]` float64."""
     if isinstance(class_weights, dict):
         raise TypeError(
             "class_weights must be numbers, one for each class in the order of ids; got a dict "
@@ -29,7 +29,7 @@ def class_weights_argument(class_weights: Any) -> np.ndarray | None:
 def weighted(
     labels: Labels, class_weights: tf.Tensor, num_classes: int, are_targets: bool
 ) -> Labels:
-    """Returns labels of C classes with the weights of these; refuses values that are targets."""
+    """Returns labels with class weights; raises ValueError if values are targets."""
     if class_weights.shape[0] != num_classes:
         raise ValueError(
             f"class_weights must have one number for each of the {num_classes} classes; got "
@@ -44,12 +44,11 @@ def weighted(
 
 
 def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
-    """Refuses `class_weight` of `fit` with labels other than one per example.
+    """Raises an error for `class_weight` of `fit`, unless there is one label per example.
 
-    Keras turns `class_weight` into sample weights before a loss sees anything, and takes the argmax
-    over the last dimension of labels `[B, K]` or `[B, T]` for the class of an example. A loss is
-    left with some weights, and only the call of `fit` that it is traced in can say where they come
-    from.
+    Keras turns `class_weight` into sample weights before it calls a loss, and takes the argmax over
+    the last dimension of labels `[B, K]` or `[B, T]` as the class of an example. The loss sees only
+    weights; only the call of `fit` that traces it knows where they come from.
     """
     shape = tf.TensorShape(y_true.shape if hasattr(y_true, "shape") else np.shape(y_true))
     is_dense = not isinstance(y_true, (tf.RaggedTensor, tf.SparseTensor))
@@ -65,9 +64,9 @@ def refuse_class_weight(y_true: Any, batch_rank: int) -> None:
 
 
 def _class_weight_of_fit() -> Any:
-    """Returns that of the innermost `fit` or `train_on_batch` that runs: Keras hands it to nobody.
+    """Returns `class_weight` of the innermost running `fit` or `train_on_batch`.
 
-    It is looked for while a step is traced, not in each step.
+    Keras does not pass it on. It is searched while a step is traced, not in each step.
     """
     frame = inspect.currentframe()
     while frame is not None:

@@ -34,12 +34,12 @@ class NoiseContrastive(CandidateLoss):
     label and not one of the candidates. The noise ranges over all classes, so d runs over all
     candidates, hits too. `tf.nn.nce_loss` for one label per example, z = 0.
 
-    The more candidates, the nearer the optimum is to the likelihood's, if z is right: one number
-    for all examples can be right only for a model that normalizes itself.
+    With more candidates the optimum approaches the likelihood's, if z = log Z: one z for all
+    examples can be right only for a self-normalizing model.
 
     Args:
         log_partition: z: a finite number, or `"learned"`: a weight of the head. Default 0.
-        remove_accidental_hits: Whether hits are left out, as TensorFlow's option of this name says.
+        remove_accidental_hits: Whether hits are left out, as in TensorFlow's option of this name.
             Default False.
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
@@ -82,12 +82,13 @@ class NegativeSampling(CandidateLoss):
 
     loss = mean_{y in Y} softplus(-o_y) + mean_{d in N(x)} softplus(o_d)
 
-    Its optimum is not the likelihood's: the learned logits are lowered by the log of how often the
-    sampler draws a class. Known from word2vec.
+    Its optimum is not the likelihood's: learned logits are lowered by the log of the class's
+    expected count. Known from word2vec.
 
     Args:
-        negatives: `"mean"` (default, eq. 45): the negatives weigh as much as the label; derivatives
-            stay in [-1, 1]. `"sum"` (eq. 43): each weighs as much. Without negatives both are 0.
+        negatives: `"mean"` (default, eq. 45): all negatives together weigh as much as the label;
+            derivatives stay in [-1, 1]. `"sum"` (eq. 43): each negative does. Without negatives
+            both are 0.
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
@@ -121,13 +122,13 @@ class GeneralizedBCE(CandidateLoss):
 
     beta = alpha (t (1 - 1/alpha) + 1/alpha),  alpha = |N(x)| / (C - |Y|)
 
-    Few negatives make sigmoid(o) too large for the best classes, which can then hardly be told
-    apart: the label is always looked at, another class with the sampling rate alpha alone. The
-    power beta of sigmoid(o_y) makes up for that: with t = 1 (then beta = alpha) the optimum of
-    sigmoid(o_y) is the label's probability, with t = 0 (beta = 1) the loss is
-    `NegativeSampling("sum")`, and with all classes as negatives it is the binary cross-entropy
-    whatever t. alpha counts the candidates that the sampler gave, without hits. The claim holds
-    for uniform candidates; for others, logits are lowered by the log of how often a class is drawn.
+    With few negatives sigmoid(o) is too large for the best classes, so they are hard to tell apart:
+    the label is always used, another class only with the sampling rate alpha. The power beta of
+    sigmoid(o_y) corrects this: with t = 1 (beta = alpha) the optimum of sigmoid(o_y) is the label's
+    probability; with t = 0 (beta = 1) the loss is `NegativeSampling("sum")`; with all classes as
+    negatives it is the binary cross-entropy for any t. alpha counts the candidates without hits.
+    This holds for uniform candidates; for others, logits are lowered by the log of the expected
+    count.
 
     Args:
         calibration: t, in [0, 1]. Default 0.75, which the paper recommends.
@@ -169,11 +170,11 @@ class SampledLogistic(CandidateLoss):
 
     loss = sum_{y in Y} softplus(-o_y) + sum_{d in N(x)} softplus(o_d) / E_d
 
-    An unbiased estimate of the loss over all classes, sum_{y in Y} softplus(-o_y) +
-    sum_{c not in Y} softplus(o_c), and so is its gradient: the loss is linear in what is sampled. A
-    derivative may be as large as 1 / E. The labels are summed, as each class is a separate
-    regression. With `class_weights` v the first sum is sum_y v_y softplus(-o_y), and the second one
-    is multiplied by the mean of v over the labels.
+    The loss and its gradient are unbiased estimates of the loss over all classes, sum_{y in Y}
+    softplus(-o_y) + sum_{c not in Y} softplus(o_c), and of its gradient, since the loss is linear
+    in the sampled terms. A derivative may be as large as 1 / E. The labels are summed, as each
+    class is a separate regression. With `class_weights` v the first sum is sum_y v_y
+    softplus(-o_y), and the second one is multiplied by the mean of v over the labels.
 
     Args:
         importance_weights: Whether negatives are divided by E. Default True. False: each weighs 1;
@@ -206,8 +207,8 @@ class Ranking(CandidateLoss):
     loss = mean_{y in Y} mean_{d in N(x)} l(o_y - o_d - margin)
 
     with l(t) = softplus(-t) = -log sigmoid(t), or the hinge max(0, -t). With a margin of log(C-1)
-    the logistic one is `ComplementarySum` with a single uniform negative, averaged over the
-    negatives. An example without negatives has a loss of 0. Expected counts are not looked at.
+    the logistic loss is `ComplementarySum` with a single uniform negative, averaged over the
+    negatives. An example without negatives has a loss of 0. Expected counts are not used.
 
     Cost: O(N K S) time and memory.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses that estimate the softmax likelihood: its sum over all classes, by the candidates."""
+"""Losses that estimate the softmax likelihood: the candidates replace the sum over all classes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from tfx_largeout.statistics import CandidateStatistics
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ComplementarySum(MarginLoss, CandidateLoss):
-    """The negative log-likelihood; Z is the labels' part exactly and the rest by sampling.
+    """The negative log-likelihood; in Z, labels are exact and the other classes are sampled.
 
     loss = log(sum_{y in Y} e^{o_y} + sum_{d in N(x)} e^{o_d} / E_d) - mean_{y in Y} o_y
 
-    The sum in the logarithm is an unbiased estimate of Z (its logarithm is not one of log Z: the
-    loss is too small on average, less so the more candidates there are). Because it contains the
-    label, the derivative with respect to any logit stays in [-1, 1], and for a single label
-    it has the sign of the exact derivative. With all classes as candidates, E = 1, the loss is
-    exact.
+    The sum in the logarithm is an unbiased estimate of Z. (Its logarithm is a biased estimate of
+    log Z: the loss is too small on average, but less with more candidates.) Because it contains the
+    label, the derivative with respect to any logit stays in [-1, 1], and for a single label it has
+    the sign of the exact derivative. With all classes as candidates, E = 1, the loss is exact.
 
-    The expected counts come from the sampler, and with them the paper's two weightings: S draws
-    with replacement, E = S q (importance); Bernoulli draws, E = b.
+    The sampler's expected counts give the paper's two weightings: S draws with replacement, E = S q
+    (importance); Bernoulli draws, E = b.
 
     Args and errors: as `MarginLoss`.
 
@@ -61,14 +60,14 @@ class ImportanceSampling(CandidateLoss):
 
     loss = log(sum_{candidates d} e^{o_d} / E_d) - mean_{y in Y} o_y
 
-    The sum, hits included, is an unbiased estimate of Z, but the label is in it only if it was
-    drawn. So the estimated probability of the label, e^{-loss}, may exceed 1, the loss may be
-    negative, without a lower bound, and gamma of eq. 14 leaves [-1, 1]. The derivative of the
-    loss itself with respect to o_y is -1 as long as the label is not drawn, however likely the
-    label is already. Use `ComplementarySum`, at the same cost.
+    The sum, hits included, is an unbiased estimate of Z, but contains the label only if it was
+    drawn. So the estimated probability of the label, e^{-loss}, may exceed 1, the loss has no lower
+    bound, and gamma of eq. 14 leaves [-1, 1]. The derivative of the loss with respect to o_y is -1
+    whenever the label is not drawn, however likely the label already is. Use `ComplementarySum`, at
+    the same cost.
 
     An example for which no candidate was drawn (`Bernoulli` may draw none) has no estimate: its
-    loss is 0, and it teaches nothing.
+    loss and its gradient are 0.
 
     Args and errors: as `HeadLoss`.
 
@@ -96,13 +95,13 @@ class SampledSoftmax(MarginLoss, CandidateLoss):
     s_c = o_c - log E_c
 
     `tf.nn.sampled_softmax_loss` with `remove_accidental_hits`. It differs from `ComplementarySum`
-    in the label's weight, 1 / E_y instead of 1: as if the label, too, had been drawn. So the sum
-    is a biased estimate of Z, and the logit of a rare label starts -log E_y higher.
+    in the label's weight, 1 / E_y instead of 1, as if the label had been drawn, too. So the sum is
+    a biased estimate of Z, and the logit of a rare label starts -log E_y higher.
 
     Args and errors: as `MarginLoss`.
 
     Deviations:
-        A hit is removed each time that it was drawn; TensorFlow removes it once.
+        A hit is removed each time it was drawn; TensorFlow removes it once.
 
     References:
         Jean, Cho, Memisevic, Bengio 2015, On Using Very Large Target Vocabulary for Neural Machine
@@ -121,13 +120,13 @@ class SampledSoftmax(MarginLoss, CandidateLoss):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ActiveSetSoftmax(MarginLoss, CandidateLoss):
-    """The softmax over labels and negatives as they are, without regard to expected counts.
+    """The softmax over labels and negatives, without expected counts.
 
     loss = log(sum_{y in Y} e^{o_y} + sum_{d in N(x)} e^{o_d}) - mean_{y in Y} o_y
 
-    A lower bound of the exact loss for different candidates, close to it where they hold the
-    classes of high probability, as those do that an index over the weights finds. With random
-    candidates, prefer `ComplementarySum`: here the classes that were not drawn count for nothing.
+    For distinct candidates it is a lower bound of the exact loss, and close to it if they contain
+    the classes of high probability, such as candidates from an index over W. With random
+    candidates, prefer `ComplementarySum`: here classes that were not drawn are ignored.
 
     Args and errors: as `MarginLoss`.
 

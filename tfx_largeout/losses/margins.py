@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Margins that a softmax of s cos(theta) sets its labels: CosFace, ArcFace, and both."""
+"""Margins for the labels in a softmax of s cos(theta): CosFace, ArcFace, and both."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class MarginLoss(HeadLoss):
         psi(theta) = cos(theta + a) if theta <= pi - a, else cos(theta) - a sin(a),
 
     with the additive cosine margin m (CosFace) and the angular one a (ArcFace), in the sum over
-    classes and beyond it. All other logits stay. Beyond pi - a, where cos(theta + a) would rise
-    again, psi is ArcFace's continuation: it goes on falling with theta, after a jump down of
-    cos(a) + a sin(a) - 1. sin(theta) is at least the square root of the rounding error, so that the
-    derivative is finite at theta = 0. In evaluation there is no margin: the loss uses
-    s cos(theta).
+    classes and outside of it. All other logits are unchanged. Beyond pi - a, where cos(theta + a)
+    would rise again, psi is ArcFace's continuation: it goes on falling with theta, after a jump
+    down of cos(a) + a sin(a) - 1. sin(theta) is at least the square root of the rounding error, so
+    that the derivative is finite at theta = 0. In evaluation there is no margin: the loss uses s
+    cos(theta).
 
     Args:
         cosine_margin: m, at least 0 and below 2. CosFace has 0.35. Default 0.
@@ -40,7 +40,7 @@ class MarginLoss(HeadLoss):
         **kwargs: As `HeadLoss`.
 
     Raises:
-        ValueError: A margin is no such number.
+        ValueError: A margin is out of range.
         TypeError: In a call, with a margin: the head has no `cosine_scale`, or labels are soft.
 
     References:
@@ -64,7 +64,7 @@ class MarginLoss(HeadLoss):
         return bool(self.cosine_margin or self.angular_margin)
 
     def without_margin(self) -> HeadLoss:
-        """Returns the loss with margins of 0, such as it is in evaluation."""
+        """Returns the loss with margins of 0, as used in evaluation."""
         if not self.has_margin:
             return self
         config = self.get_config()
@@ -72,11 +72,11 @@ class MarginLoss(HeadLoss):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        # What is 0 is left out: a loss that is derived from this one need not take it.
+        # Margins of 0 are left out, since a subclass need not take them.
         return {k: v for k, v in config.items() if k not in _MARGINS or v}
 
     def with_margin(self, logits: tf.Tensor, scale: tf.Tensor | None) -> tf.Tensor:
-        """Returns o' of the logits o of labels, `[N, K]`; o without a margin."""
+        """Returns o' from the logits o of labels, `[N, K]`; without a margin, o."""
         if not self.has_margin:
             return logits
         scale = tf.cast(scale, logits.dtype)
@@ -86,7 +86,7 @@ class MarginLoss(HeadLoss):
         return scale * (psi - self.cosine_margin)
 
     def candidates_with_margin(self, statistics: CandidateStatistics) -> CandidateStatistics:
-        """Returns the statistics with o' of the labels."""
+        """Returns the statistics with o' for the labels."""
         return statistics._replace(
             true_logits=self.with_margin(statistics.true_logits, statistics.scale)
         )
@@ -116,7 +116,7 @@ class MarginLoss(HeadLoss):
 
 
 def _with_angle(cosines: tf.Tensor, margin: float) -> tf.Tensor:
-    """Returns psi(theta) of cos(theta)."""
+    """Returns psi(theta) from cos(theta)."""
     smallest = np.finfo(cosines.dtype.as_numpy_dtype).eps
     squares = tf.maximum((1 - cosines) * (1 + cosines), smallest)
     rotated = cosines * math.cos(margin) - tf.sqrt(squares) * math.sin(margin)

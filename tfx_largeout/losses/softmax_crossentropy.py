@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses of heads that give what they need: log Z, log-probabilities, or the loss itself."""
+"""Losses from exact log Z, from log-probabilities, or computed by the head."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class SoftmaxCrossentropy(MarginLoss):
     log q_c = o_c - log Z,  log Z = log sum_c exp(o_c)
 
     The target distribution t is spread evenly over the labels Y of the example, or given by soft
-    labels: probabilities p_y of ids, as of a teacher's best classes. What these leave of 1,
-    1 - sum_y p_y, is ignored, or `remaining="spread"` evenly over the classes that are not among
-    the ids of the example (if there are none, ignored). A share eps of the target is spread evenly
-    over all C classes (label smoothing, as in Keras's losses). Spreading takes a head that gives
-    `MeanLogitStatistics`, as `DenseHead` and `ExactSoftmaxHead` do.
+    labels: probabilities p_y of ids, such as a teacher's best classes. The remaining 1 - sum_y p_y
+    is ignored, or with `remaining="spread"` spread evenly over the classes that are not among the
+    ids of the example (if there are none, ignored). A share eps of the target is spread evenly over
+    all C classes (label smoothing, as in Keras's losses). Spreading needs a head that gives
+    `MeanLogitStatistics`, such as `DenseHead` and `ExactSoftmaxHead`.
 
-    The penalty keeps log Z near 0, which keeps the logits from drifting in low precision. Language
-    models call it the z-loss; it has nothing to do with `ZLoss`.
+    The penalty keeps log Z near 0, so that logits don't drift in low precision. For language models
+    it is called z-loss; it is not `ZLoss`.
 
-    In evaluation there is no margin, and else the loss is the same function; the metric
-    `ExactLoss` leaves all of that out.
+    In evaluation there is no margin; otherwise the loss is the same function. The metric
+    `ExactLoss` has none of these options.
 
     ```python
     model.compile("adam", loss=SoftmaxCrossentropy(log_partition_penalty=1e-4))
@@ -49,15 +49,15 @@ class SoftmaxCrossentropy(MarginLoss):
     Args:
         log_partition_penalty: gamma, at least 0. Default 0.
         label_smoothing: eps, at least 0 and below 1. Default 0.
-        remaining: What becomes of that part of 1 which the probabilities of soft labels leave:
+        remaining: What to do with the remaining probability 1 - sum_y p_y of soft labels:
             `"ignore"` (default) or `"spread"`. Labels without probabilities leave none.
         cosine_margin, angular_margin: As `MarginLoss`. Default 0. Then log Z includes the
             margin.
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
-        ValueError: `log_partition_penalty`, `label_smoothing` or a margin is no such number, or
-            `remaining` is neither; or something is spread beside a margin.
+        ValueError: `log_partition_penalty`, `label_smoothing` or a margin is out of range,
+            `remaining` is neither of the two, or spreading is combined with a margin.
         TypeError: As `MarginLoss`.
 
     References:
@@ -68,7 +68,7 @@ class SoftmaxCrossentropy(MarginLoss):
         Hinton, Vinyals, Dean 2015, Distilling the Knowledge in a Neural Network (soft labels).
     """
 
-    # Where something is spread, MeanLogitStatistics; with a margin, MarginStatistics.
+    # MeanLogitStatistics with spreading; MarginStatistics with a margin.
     trains_on: type = SoftmaxStatistics
     takes_values: ClassVar[str | None] = PROBABILITIES
 
@@ -125,11 +125,11 @@ class SoftmaxCrossentropy(MarginLoss):
         return SoftmaxStatistics(labels, targets, tf.reduce_logsumexp(every, axis=1))
 
     def of_probabilities(self, values: tf.Tensor, labels: Labels) -> tf.Tensor:
-        return values  # of all C classes already
+        return values  # already of all C classes
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        if self.remaining == "ignore":  # a loss that is derived from this one need not take it
+        if self.remaining == "ignore":  # left out, since a subclass need not take it
             config.pop("remaining", None)
         return config
 
@@ -142,9 +142,9 @@ class SoftmaxCrossentropy(MarginLoss):
 
 
 def _even_over_others(statistics: MeanLogitStatistics) -> tf.Tensor:
-    """Returns the cross-entropy of a target that is even over the classes that are no labels.
+    """Returns the cross-entropy of a target that is uniform over the classes that are not labels.
 
-    `[N]`, or 0 where all classes are labels.
+    `[N]`; 0 if all classes are labels.
     """
     labels, mean_logit = statistics.labels, statistics.mean_logit
     number = statistics.num_classes - tf.cast(labels.counts, mean_logit.dtype)
@@ -160,8 +160,8 @@ class NegativeLogLikelihood(HeadLoss):
     loss = -1/|Y| sum_{c in Y} log p(c | h): the target distribution is spread evenly over the
     labels Y of the example.
 
-    It is the same number in evaluation, where it is the cross-entropy of the probabilities
-    exp(o_c) / Z of any head. Of soft labels it is -sum_y p_y log p(y | h).
+    In evaluation it is the same, and for any head it is the cross-entropy of the probabilities
+    exp(o_c) / Z. For soft labels it is -sum_y p_y log p(y | h).
 
     Args and errors: as `HeadLoss`.
     """
@@ -178,10 +178,10 @@ class TFCandidateSamplingLoss(HeadLoss):
     """The loss of `TFSampledSoftmaxHead` or `TFNCEHead`, as `tf.nn` computes it.
 
     In evaluation it is the exact softmax cross-entropy for both, so that heads can be compared:
-    the sampled losses are on other scales.
+    sampled losses are on different scales.
 
-    In training `class_weights` multiply the loss of an example by the mean weight of its labels,
-    whichever of them the head looks at.
+    In training `class_weights` multiply the loss of an example by the mean weight of all its
+    labels, even if the head uses only some of them.
 
     Args and errors: as `HeadLoss`.
     """

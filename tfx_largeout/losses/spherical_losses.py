@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The losses that depend on the logits through o_y, sum o^2 and sum o alone, and their base."""
+"""The losses that depend on the logits only through o_y, sum o^2 and sum o, and their base."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tfx_largeout.saving import check_registered, with_objects
 from tfx_largeout.statistics import SphericalStatistics
 
 _SMALLEST_VARIANCE = 1e-30
-_ROUNDING = 32  # what rounding may leave of q / C - mu^2, in units of the last place of q / C
+_ROUNDING = 32  # the rounding error of q / C - mu^2, in units of the last place of q / C
 
 
 class SphericalLoss(HeadLoss):
     """A loss of the spherical family: a function of `SphericalStatistics`.
 
-    With `FactoredHead` a training step costs O(D^2) per example, whatever C is. `DenseHead` trains
-    with it as well, through all C logits.
+    With `FactoredHead` a training step costs O(D^2) per example, independent of C. `DenseHead` can
+    train with it, too, with all C logits.
 
     In evaluation it is the same function of the same statistics, which are exact, without an
-    update. A subclass writes `from_statistics`.
+    update. A subclass implements `from_statistics`.
 
     References:
         Vincent, de Brébisson, Bouthillier 2015, arXiv 1412.7091, section on other losses.
@@ -57,9 +57,9 @@ class SphericalSoftmax(SphericalLoss):
 
     p_c = (o_c^2 + epsilon) / (q + C epsilon),  loss = -1/|Y| sum_{c in Y} log p_c
 
-    A class is likely if its logit is far from 0 on either side, and at o = 0 the gradient of the
-    target is 0. For logits and probabilities in the same order, start from positive
-    logits: `FactoredHead(..., use_bias=True, bias_initializer="ones")`.
+    A class is likely if its logit is far from 0 on either side; at o = 0 the gradient of the target
+    is 0. To have logits and probabilities in the same order, start from positive logits:
+    `FactoredHead(..., use_bias=True, bias_initializer="ones")`.
 
     Args:
         epsilon: Above 0. Default 1e-3. The smaller, the steeper the loss is around o = 0.
@@ -128,21 +128,21 @@ def _total(statistics: SphericalStatistics) -> tf.Tensor:
 class ZLoss(SphericalLoss):
     """The Z-loss of a target's standard score; not the (log Z)^2 penalty of language models.
 
-    Shifting or scaling all logits does not change it, except for rounding. (The penalty of the
+    It does not change if all logits are shifted or scaled, except for rounding. (The penalty of the
     same name is `SoftmaxCrossentropy(log_partition_penalty=...)`.)
 
     loss = 1/|Y| sum_{c in Y} 1/a softplus(a (b - z_c)),  z_c = (o_c - mu) / sigma,
     mu = s / C,  sigma^2 = q / C - mu^2
 
     It needs logits that are not all equal: start from random weights. It defines no probabilities.
-    sigma^2 is a difference of sums: its relative error is the dtype's times (mu / sigma)^2.
-    In float32 sigma is taken for no less than sqrt(q / C) / 512, so that shifted logits have their
-    loss while |mu| is well below 500 sigma, and beyond that a bounded one.
+    sigma^2 is a difference of sums: its relative error is the dtype's times (mu / sigma)^2. In
+    float32 sigma is at least sqrt(q / C) / 512: the loss is correct while |mu| is well below 500
+    sigma, and bounded beyond.
 
     Args:
         a: Above 0: how sharply the loss bends at z_c = b. Default 0.1.
-        b: The standard score from which a target is good enough. Default 10.
-        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+        b: The standard score above which a target counts as good enough. Default 10. **kwargs: As
+        `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `a` or `b` is out of range.
@@ -174,10 +174,9 @@ class SquaredError(SphericalLoss):
 
     loss = sum_c (o_c - t_c)^2 = q - 2 sum_k t_k a_k + sum_k t_k^2
 
-    Labels that are ids have the target value `target_value`. Other real values are given as a
-    `tf.SparseTensor` of floats `[B, C]`, the targets themselves, or as a pair of ids and values. A
-    row of these without entries is a target of zeros; an example whose labels are ids, and that has
-    none, is ignored.
+    Labels given as ids have the target `target_value`. Other targets are given as a
+    `tf.SparseTensor` of floats `[B, C]` or as a pair of ids and values; a row without entries then
+    means that all targets are 0. An example with ids as labels, but without any, is ignored.
 
     With `class_weights` the loss of an example is multiplied by the mean weight of its labels.
 
@@ -210,7 +209,7 @@ class SquaredError(SphericalLoss):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LambdaSphericalLoss(SphericalLoss):
-    """A loss of the spherical family that you write.
+    """A custom loss of the spherical family.
 
     ```python
     @keras.saving.register_keras_serializable(package="my_package")
@@ -222,12 +221,12 @@ class LambdaSphericalLoss(SphericalLoss):
     ```
 
     Args:
-        fn: From `SphericalStatistics` to `[N]` losses, in TensorFlow, differentiable. To be saved
-            with a model it must be registered with Keras.
+        fn: A differentiable TensorFlow function from `SphericalStatistics` to losses `[N]`. To be
+            saved with a model it must be registered with Keras.
         **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
-        TypeError: `fn` can't be called.
+        TypeError: `fn` is not callable.
         ValueError: When saved: `fn` is not registered.
     """
 

@@ -16,18 +16,18 @@ _DTYPES = (tf.float32, tf.float64)  # the powers of beta_2 need more than 16 bit
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
-    """`keras.optimizers.Adam`, by TensorFlow's op for it.
+    """`keras.optimizers.Adam`, computed by TensorFlow's fused op.
 
         m <- m + (1 - beta_1) (g - m),  v <- v + (1 - beta_2) (g^2 - v)
         w <- w - eta sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
 
-    Keras makes some ten passes over a variable, with as many tensors of its size. Below a head
-    whose step does not depend on the number of classes they may be most of a step, and an output
-    layer is large. The steps are Keras's, up to rounding; a `tf.IndexedSlices` is made dense first,
-    and slices with the same id are added up. Variables in 16 bits, and `amsgrad`, are left to
-    Keras, whose Adam leaves a bfloat16 variable as it is: there beta_2 = 0.999 is 1.
+    Keras's Adam makes about ten passes over a variable, with as many tensors of its size. With a
+    head whose step does not depend on the number of classes, this may be most of the time of a
+    step. The steps equal Keras's, up to rounding; a `tf.IndexedSlices` is made dense first, and
+    slices with the same id are added up. Variables in 16 bits, and `amsgrad`, are left to Keras.
+    (Keras's Adam does not change a bfloat16 variable: beta_2 = 0.999 rounds to 1.)
 
-    `RowAdam` takes less time still where gradients name few rows, and is another method.
+    `RowAdam` is faster still if gradients touch few rows, but is a different method.
 
     Cost: O(weights), read once and written once; for slices, a tensor of the variable's size.
 
@@ -38,7 +38,7 @@ class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
     """
 
     def before_clipping(self, gradients: list[Any]) -> list[Any]:
-        """Rows are clipped, not slices."""
+        """Clips the sum of a row's slices, not each slice."""
         return [_dense(gradient) for gradient in gradients]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -49,12 +49,12 @@ class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
             super().update_step(gradient, variable, learning_rate)
             return
         place = self._get_variable_index(variable)
-        # Not by tf.cast, which makes float32 of them first.
+        # Not by tf.cast, which converts them to float32 first.
         beta_1, beta_2, epsilon = (
             tf.constant(x, dtype) for x in (self.beta_1, self.beta_2, self.epsilon)
         )
         step = tf.cast(self.iterations + 1, dtype)
-        # Under a strategy, a handle is that of this replica's copy.
+        # Under a strategy, a handle belongs to this replica's copy.
         tf.raw_ops.ResourceApplyAdam(
             var=variable_behind(variable).handle,
             m=variable_behind(self._momentums[place]).handle,
@@ -70,5 +70,5 @@ class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
 
 
 def _dense(gradient: Any) -> Any:
-    """Adds up the slices of a row; any other gradient, or None, is what it was."""
+    """Adds up the slices of a row; returns any other gradient, or None, unchanged."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OptimizerMemory: what an optimizer would take for a weight, without making it."""
+"""OptimizerMemory: the memory that an optimizer needs for a weight, without allocating it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
 from tfx_largeout.optimizers.row_optimizer import SHORT_OPTIONS, RowOptimizer
 
-_PRIMES = (5, 7, 11, 13, 17, 19)  # dimensions of a small weight, each of which stands for another
+_PRIMES = (5, 7, 11, 13, 17, 19)  # dimensions of a small weight, one per dimension of the real one
 
 
 class OptimizerMemory:
-    """What slots a Keras optimizer has for weights of any shape, and what its step makes.
+    """The slots of a Keras optimizer for weights of any shape, and the memory of its step.
 
-    An optimizer like it is built for a small weight, whose dimensions are then found in the shapes
-    of its slots: so whole ones are told from those of rows or columns, of any optimizer.
+    A copy of the optimizer is built for a small weight with distinct prime dimensions. The shapes
+    of its slots then tell which dimensions of a weight a slot has, for any optimizer.
 
     Args:
-        optimizer: Any, built or not, or what Keras makes one of, such as `"adam"`. None: there are
-            no slots.
+        optimizer: An optimizer, built or not, or a Keras identifier such as `"adam"`. None: there
+            are no slots.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -35,9 +35,9 @@ class OptimizerMemory:
         self._known: dict[tuple[int, str], list[Weight]] = {}
 
     def slots_of(self, weight: Weight) -> list[Weight]:
-        """Returns a weight of the part `"optimizer"` for each slot of a weight, made or not.
+        """Returns a `Weight` of the part `"optimizer"` for each slot of a weight.
 
-        Counts and rates, of all weights together, are left out.
+        Scalars of the whole optimizer (counts, rates) are left out.
         """
         rank = len(weight.shape)
         if self._optimizer is None or rank == 0 or rank > len(_PRIMES):
@@ -49,7 +49,7 @@ class OptimizerMemory:
         ]
 
     def step(self, examples: int, labels: int) -> StepSize:
-        """Returns the size of a step, with what the optimizer makes in it: measured, of Keras's."""
+        """Returns the memory of a step with temporaries; for Keras's optimizers it is measured."""
         kind = self._optimizer
         if isinstance(kind, RowOptimizer):
             return StepSize(examples, labels, True, 1 + len(kind.rule.slots))
@@ -62,8 +62,8 @@ class OptimizerMemory:
     def _of_small(self, rank: int, dtype: str) -> list[Weight]:
         if (rank, dtype) not in self._known:
             try:
-                # A function that is traced would take note of variables, and be traced once more;
-                # while Keras asks for shapes it makes none. Another thread has no such scopes.
+                # A traced function would record variables and be traced again; while Keras infers
+                # shapes it creates none. Another thread has no such scopes.
                 with ThreadPoolExecutor(1) as thread:
                     slots = thread.submit(self._make_small, rank, dtype).result()
             except Exception as error:
@@ -77,7 +77,7 @@ class OptimizerMemory:
         return self._known[rank, dtype]
 
     def _make_small(self, rank: int, dtype: str) -> list[Weight]:
-        # Options of bfloat16 go by other weights of the model.
+        # Options for bfloat16 may serve other weights of the model.
         off = set[str]() if dtype == "bfloat16" else SHORT_OPTIONS
         small = keras.Variable(keras.initializers.Zeros(), _PRIMES[:rank], dtype, name="weight")
         like = optimizer_like(self._optimizer, off)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers whose step costs as much as the rows that it touches: SGD, Adagrad and Adam."""
+"""Optimizers whose step costs O(rows touched): SGD, Adagrad and Adam."""
 
 from __future__ import annotations
 
@@ -32,30 +32,31 @@ SHORT_OPTIONS = {"stochastic_rounding", "compensation"}
 
 
 class RowOptimizer(OptimizerHooks):
-    """A Keras optimizer that reads and writes only the rows which a gradient names.
+    """A Keras optimizer that reads and writes only the rows for which there is a gradient.
 
-    A row is what `weight[i]` is: of W `[C, D]` the weights of a class, of an embedding `[V, D]`
-    the weights of a word. A gradient that is `tf.IndexedSlices` (of a gather: embeddings,
-    `SparseDense`, sampled losses of `tf.nn`) names its rows; repeated ones are added up first. A
-    dense gradient names all of them, and the step is then as in Keras's optimizer of that name
+    A row is `weight[i]`: for W `[C, D]` the weights of a class, for an embedding `[V, D]` the
+    weights of a word. A gradient that is `tf.IndexedSlices` (of a gather: embeddings,
+    `SparseDense`, sampled losses of `tf.nn`) touches its rows; repeated rows are added up first. A
+    dense gradient touches all rows, and the step then equals the Keras optimizer of that name
     (`RowRMSprop`: Adam without momentum).
 
-    It goes two ways: in `model.compile(optimizer=...)` for all weights of a model, or as the
+    There are two uses: in `model.compile(optimizer=...)` for all weights of a model, or as the
     `optimizer` of a `SampledHead`, which then updates its weights in the backward op
-    (`serves_heads`). Its state is saved with the model either way.
+    (`serves_heads`). In both, its state is saved with the model.
 
-    Rows that a step does not name stay as they are: they get neither momentum nor decay. That is
-    what makes a step independent of the number of rows, and with momentum or moments it is not the
-    same method as the dense one, where each row moves in every step; `RowRMSprop` is.
+    Other rows do not change: they get neither momentum nor decay. This makes a step independent of
+    the number of rows. With momentum or moments it is not the dense method, which changes each row
+    in every step (except for `RowRMSprop`).
 
-    Weights in bfloat16 lose steps that are less than about 1/512 of a weight, if they are rounded
-    to the nearest number. There are two other ways:
+    With rounding to nearest, weights in bfloat16 lose steps below about 1/512 of a weight. Two
+    options avoid this:
 
-    - `stochastic_rounding`: x becomes the upper one of its neighbours with a probability that is
-      its distance from the lower one over the gap, so that the mean is x. Random bits are a
-      function of the seed, `iterations`, the class and the column: a run that resumes has the same.
-    - `compensation`: a slot in bfloat16 has what rounding left, and the next step adds it to the
-      weight first, as in Kahan's sums: two more bytes, and steps down to about 2^-17 of a weight.
+    - `stochastic_rounding`: x is rounded up with a probability of its distance from the lower
+      neighbour divided by the gap, so that the mean is x. Random bits depend on the seed,
+      `iterations`, the class and the column: a resumed run draws the same.
+    - `compensation`: a bfloat16 slot stores the rounding error, which the next step adds to the
+      weight first (Kahan summation): two more bytes per number, and steps down to about 2^-17 of a
+      weight.
 
     ```python
     head = tlo.heads.SampledHead(
@@ -66,32 +67,33 @@ class RowOptimizer(OptimizerHooks):
     )
     ```
 
-    Cost: O(rows that the gradient names).
+    Cost: O(rows touched by the gradient).
 
     Args:
         learning_rate: eta: a positive float, a `keras.optimizers.schedules.LearningRateSchedule`
             or a callable, as for any Keras optimizer.
         weight_decay: lambda >= 0. A touched row is multiplied by 1 - eta lambda first. Default 0.
-        row_clip_norm: The gradient of a row is scaled down to this norm if it is longer. Default
-            None: it is not.
-        stochastic_rounding: Whether weights in bfloat16, of which there must be some, are rounded
-            at random. Others are kept as they are. Default False.
-        compensation: Whether they are kept with what rounding leaves. Default False.
-        moment_dtype: That of the momentum of `RowSGD`, and of m and v of `RowAdam`: `"float32"`
-            (default; float64 beside float64 weights) or `"bfloat16"`, which is rounded at random:
-            to the nearest number v would stand still, as 1 - beta_2 = 0.001 is less than 1/512.
-        seed: That of random bits, an integer in [0, 2^32), for all workers the same. Default None:
-            drawn here, if it is needed, and kept in the configuration.
+        row_clip_norm: The largest norm of a row's gradient; longer ones are scaled down. Default
+            None: no limit.
+        stochastic_rounding: Whether bfloat16 weights are rounded at random; at least one weight
+            must be bfloat16. Default False.
+        compensation: Whether bfloat16 weights keep their rounding error. Default False.
+        moment_dtype: The dtype of the momentum of `RowSGD`, and of m and v of `RowAdam`:
+            `"float32"` (default; float64 for float64 weights) or `"bfloat16"`, which is rounded at
+            random: with rounding to nearest v would not change, as 1 - beta_2 = 0.001 is less than
+            1/512.
+        seed: The seed of random bits, an integer in [0, 2^32), the same on all workers. Default
+            None: drawn at construction, if needed, and kept in the configuration.
         name: The name of the optimizer.
-        **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and what else any Keras
-            optimizer takes, in `model.compile` (with averages and accumulation all rows are
-            visited, at that cost). With a head they raise a ValueError.
+        **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and other arguments of Keras
+            optimizers, for `model.compile` (averages and accumulation read all rows). With a head
+            they raise a ValueError.
 
     Raises:
         ValueError: An argument is out of range, or `stochastic_rounding` and `compensation` are
-            both True. When slots are made: one of them is True, and no weight is bfloat16.
-        RuntimeError: A step is compiled with XLA, which knows no rows, or a strategy has more than
-            one replica.
+            both True. When slots are created: one of them is True, and no weight is bfloat16.
+        RuntimeError: A step is compiled with XLA, which has no row updates, or a strategy has more
+            than one replica.
     """
 
     serves_heads = True
@@ -120,7 +122,7 @@ class RowOptimizer(OptimizerHooks):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(learning_rate, numbers.Real):  # those of NumPy too
+        if isinstance(learning_rate, numbers.Real):  # also NumPy's
             learning_rate = number_argument("learning_rate", learning_rate, above=0)
         super().__init__(learning_rate, name=name, **kwargs)
         self.row_weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
@@ -138,17 +140,17 @@ class RowOptimizer(OptimizerHooks):
                 f"got {moment_dtype!r}"
             )
         if seed is None and (self.stochastic_rounding or moment_dtype == "bfloat16"):
-            seed = random.randrange(2**31)  # by keras.utils.set_random_seed, if that was called
+            seed = random.randrange(2**31)  # seeded by keras.utils.set_random_seed
         self.seed = seed if seed is None else integer_argument("seed", seed, 0, 2**32 - 1)
 
     @property
     def keeps_small_steps(self) -> bool:
-        """Whether steps count that are too small for the dtype of a weight."""
+        """Whether steps below the precision of a weight's dtype have an effect."""
         return self.stochastic_rounding or self.compensation
 
     @property
     def rule(self) -> RowRule:
-        """What a step does to a row."""
+        """The update of a row in a step."""
         if not self.method:
             raise NotImplementedError(f"{type(self).__name__} must name a `method` or write `rule`")
         numbers = tuple(float(getattr(self, name)) for name in self.hyperparameters)
@@ -167,11 +169,11 @@ class RowOptimizer(OptimizerHooks):
         return not isinstance(self._learning_rate, keras.Variable)
 
     def initial_slot(self, name: str) -> float:
-        """Returns the value from which a slot starts."""
+        """Returns the initial value of a slot."""
         return 0.0
 
     def build(self, variables: list[Any]) -> None:
-        """Makes the slots of `variables`."""
+        """Creates the slots of `variables`."""
         if self.built:
             return
         refuse_replicas(
@@ -187,11 +189,11 @@ class RowOptimizer(OptimizerHooks):
         super().build(variables)
 
     def slots_of(self, variable: Any) -> list[tf.Variable]:
-        """Returns the slots of a variable it was built with, in the order of the rule."""
+        """Returns the slots of a variable, in the order of the rule."""
         return [bare_variable(slot) for slot in self._slots[self._place_of(variable)]]
 
     def forget_errors(self) -> None:
-        """Forgets what rounding has left of weights that others have taken the place of."""
+        """Resets the rounding errors of replaced weights."""
         for variable, slots in zip(self._trainable_variables, self._slots, strict=True):
             if self._rounding(self.rule, variable).rounding == "compensated":
                 slots[-1].assign(keras.ops.zeros_like(slots[-1]))
@@ -201,7 +203,7 @@ class RowOptimizer(OptimizerHooks):
         return [bare_variable(own) is wanted for own in self._trainable_variables].index(True)
 
     def before_clipping(self, gradients: list[Any]) -> list[Any]:
-        """Rows are clipped, not their parts."""
+        """Clips the sum of a row's slices, not each slice."""
         return [_with_a_slice_a_row(gradient) for gradient in gradients]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -209,7 +211,7 @@ class RowOptimizer(OptimizerHooks):
         self.take_step(gradient, variable, self.rule_of(variable), learning_rate)
 
     def take_step(self, gradient: Any, variable: Any, rule: RowRule, learning_rate: Any) -> None:
-        """Does to the rows of a variable that a gradient names what a rule says."""
+        """Applies a rule to the rows of a variable that a gradient touches."""
         refuse_xla(
             "row optimizers can't be compiled with XLA, which knows no rows",
             "jit_compile=True (or 'auto', Keras's default)",
@@ -226,14 +228,14 @@ class RowOptimizer(OptimizerHooks):
             target.assign(value)
 
     def rule_of(self, variable: Any) -> RowRule:
-        """Returns the rule for a variable in this step: without decay if that is excluded."""
+        """Returns the rule for a variable in this step; no decay if it is excluded."""
         rule = self.rule
         if not self._use_weight_decay(variable):
             rule = rule._replace(weight_decay=0.0)
         return self.in_this_step(rule, variable)
 
     def in_this_step(self, rule: RowRule, variable: Any) -> RowRule:
-        """Returns a rule with the rounding of a variable, and the random bits of this step."""
+        """Returns a rule with a variable's rounding and the random bits of this step."""
         rule = self._rounding(rule, variable)
         if not rule.is_random:
             return rule
@@ -250,7 +252,7 @@ class RowOptimizer(OptimizerHooks):
         return rule._replace(rounding="compensated") if self.compensation else rule
 
     def check_dtypes(self, dtypes: set[str]) -> None:
-        """Refuses weights of some dtypes, none of which is the one that an option is for."""
+        """Raises ValueError if no weight has the dtype that an option needs."""
         if dtypes and "bfloat16" not in dtypes and self.keeps_small_steps:
             option = "stochastic_rounding" if self.stochastic_rounding else "compensation"
             raise ValueError(
@@ -283,7 +285,7 @@ class RowOptimizer(OptimizerHooks):
         load_variables(self.variables, store)
 
     def _apply_weight_decay(self, variables: list[Any]) -> None:
-        """Does nothing: the rule lets only touched rows decay."""
+        """Does nothing: only touched rows decay, by the rule."""
 
     def _add_slot(self, variable: Any, rule: RowRule, name: str) -> Any:
         dtype = tf.as_dtype(keras.backend.standardize_dtype(variable.dtype))
@@ -291,7 +293,7 @@ class RowOptimizer(OptimizerHooks):
         value = 0.0 if name == "compensation" else self.initial_slot(name)
         return self.add_variable(
             shape=shape,
-            # Not by `Constant`, which makes an array of ones beside it.
+            # Not by `Constant`, which allocates an array of ones as well.
             initializer=lambda shape, dtype: tf.fill(shape, tf.cast(value, dtype)),
             dtype=slot_dtype.name,
             name=f"{variable.path.replace('/', '_')}_{name}",
@@ -300,13 +302,13 @@ class RowOptimizer(OptimizerHooks):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowSGD(RowOptimizer):
-    """SGD on the rows that a step uses.
+    """SGD on the rows that a step touches.
 
     With momentum mu, for a touched row w with gradient g:
 
         m <- mu m - eta g,  w <- w + m  (Nesterov: w <- w + mu m - eta g)
 
-    and w <- w - eta g without. The momentum of a row waits until it is touched again.
+    and w <- w - eta g without. The momentum of a row is kept until the row is touched again.
 
     Args:
         learning_rate: eta. Default 0.01.
@@ -343,24 +345,24 @@ class RowSGD(RowOptimizer):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowAdagrad(RowOptimizer):
-    """Adagrad on the rows that a step uses.
+    """Adagrad on the rows that a step touches.
 
         a <- a + g^2,  w <- w - eta g / sqrt(a + epsilon)
 
-    A row with gradient 0 does not move under Adagrad: this is the same method as the dense one,
-    just cheaper (except for `weight_decay`).
+    A row with gradient 0 does not change under Adagrad, so this is the dense method at a lower cost
+    (except for `weight_decay`).
 
-    With `row_wise` a is one number per row r, of D columns j, as large embeddings have it:
+    With `row_wise` a is one number per row r with D columns j, as usual for large embeddings:
 
         a_r <- a_r + sum_j g_rj^2 / D,  w_r <- w_r - eta g_r / sqrt(a_r + epsilon)
 
     Args:
         learning_rate: eta. Default 0.01.
-        initial_accumulator_value: From which a starts, at least 0. Default 0.1.
+        initial_accumulator_value: The initial value of a, at least 0. Default 0.1.
         epsilon: Above 0. Default 1e-7.
         weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`: `stochastic_rounding`,
             `compensation`, `seed` and others.
-        row_wise: Whether a slot is `[C]`, not of the weight's shape. Default False.
+        row_wise: Whether a slot has the shape `[C]` instead of the weight's shape. Default False.
 
     Raises:
         ValueError: An argument is out of range.
@@ -398,24 +400,25 @@ class RowAdagrad(RowOptimizer):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowAdam(RowOptimizer):
-    """Adam on the rows that a step uses.
+    """Adam on the rows that a step touches.
 
-    For a touched row w with gradient g, and t the number of updates of this row, this one included:
+    For a touched row w with gradient g, and t the number of updates of this row, including this
+    one:
 
         m <- beta_1 m + (1 - beta_1) g,  v <- beta_2 v + (1 - beta_2) g^2
         w <- w - eta sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
 
-    The bias correction makes up for m and v starting from 0, so it has to count how often *this*
-    row was updated. With the count of all steps, as lazy variants of Adam often have it, the first
-    step of a row that shows up late would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times as long as
-    it should be. Where all rows are touched in each step, this is Keras's Adam.
+    The bias correction compensates for m and v starting from 0, so it must count the updates of
+    *this* row. With the count of all steps, as in many lazy variants of Adam, the first step of a
+    late row would be (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times too long. If all rows are touched
+    in each step, this is Keras's Adam.
 
-    With `row_wise` v is one number per row, of the mean of g^2 over the D columns of the row:
+    With `row_wise` v is one number per row, for the mean of g^2 over its D columns:
 
         v_r <- beta_2 v_r + (1 - beta_2) sum_j g_rj^2 / D
 
-    Slots: m and v, of the weight's shape and `moment_dtype`, and t, uint32 a row, which stays at
-    2^31 - 1. With `row_wise` v is float32 `[C]`.
+    Slots: m and v, of the weight's shape and `moment_dtype`, and t, uint32 per row, at most 2^31 -
+    1. With `row_wise` v is float32 `[C]`.
 
     Args:
         learning_rate: eta. Default 0.001.
@@ -424,7 +427,7 @@ class RowAdam(RowOptimizer):
         epsilon: Above 0. Default 1e-7.
         weight_decay, row_clip_norm, name, **kwargs: As `RowOptimizer`: `stochastic_rounding`,
             `compensation`, `moment_dtype`, `seed` and others.
-        row_wise: Whether v is `[C]`, not of the weight's shape. Default False.
+        row_wise: Whether v has the shape `[C]` instead of the weight's shape. Default False.
 
     Raises:
         ValueError: An argument is out of range.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowRMSprop: Adam without momentum over all rows, at the cost of the touched ones."""
+"""RowRMSprop: Adam without momentum over all rows, at the cost of touched rows only."""
 
 from __future__ import annotations
 
@@ -15,40 +15,39 @@ from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
-_MOST_GROWTH = 2.0**20  # of rho^-n, until the slots are put right
+_MOST_GROWTH = 2.0**20  # of rho^-n; then the slots are rescaled
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowRMSprop(RowOptimizer):
     """Adam with beta_1 = 0, or RMSprop with a bias correction, on the rows that a step touches.
 
-    In step t of the optimizer, for every row w, with its gradient g, which is 0 where no slice
-    names the row:
+    In step t of the optimizer, for every row w with gradient g (0 if no slice has the row):
 
         v <- rho v + (1 - rho) g^2
         w <- w - eta sqrt(1 - rho^t) g / sqrt(v + epsilon)
 
-    A row with gradient 0 does not move, and its v falls to rho v, which is made up for when a step
-    names the row again. So this is **the dense method itself**, at the cost of the touched rows.
-    Keras's RMSprop has no correction for the start, and its Adam adds epsilon to the root. A
-    variable that a step leaves out altogether counts as one of gradient 0. As in Keras's Adam, t is
-    `iterations`, which may be set; what v forgets depends on the steps that were taken.
+    A row with gradient 0 does not change, and its v falls to rho v; this decay is applied when a
+    step touches the row again. So this is **the dense method itself**, at the cost of the touched
+    rows. Keras's RMSprop has no bias correction, and its Adam adds epsilon to the root. A variable
+    without a gradient in a step has the gradient 0. As in Keras's Adam, t is `iterations`, which
+    may be set; the decay of v depends on the number of steps taken.
 
-    `RowAdam` is another method, with or without momentum: the clock of a row stands still while it
-    is not touched, so that v is the mean over the updates of this row, and the steps of rare rows
-    are as long as the steps of frequent rows. Here, as in the dense Adam, v decays in every step,
-    so that a row that comes up rarely goes up to 1 / sqrt(1 - rho) = 32 times as far.
+    `RowAdam` is a different method, with or without momentum: v of a row changes only when the row
+    is touched. So v is the mean over the updates of this row, and rare rows take steps as long as
+    frequent rows. Here, as in the dense Adam, v decays in every step, so that a rare row takes
+    steps up to 1 / sqrt(1 - rho) = 32 times as long.
 
     The slot holds a = v / rho^n, for which a step is Adagrad's: a <- a + (1 - rho) g^2 / rho^n.
-    Here n counts the steps since a was put right, which is when rho^-n has passed 2^20: then all of
-    a is multiplied by rho^n, for rho = 0.999 once in 13,858 steps.
+    Here n counts the steps since a was last rescaled. When rho^-n exceeds 2^20, all of a is
+    multiplied by rho^n: once in 13,858 steps for rho = 0.999.
 
-    It serves models; with self-updating heads it raises a TypeError.
+    It is for models; with self-updating heads it raises a TypeError.
 
-    Slots: a, float32 of the weight's shape (float64 for float64), and the step in which it was put
-    right, an int64 scalar. Besides, the number of steps that were taken, an int64 scalar.
+    Slots: a, float32 of the weight's shape (float64 for float64), and the step of the last
+    rescaling, an int64 scalar. Also the number of steps taken, an int64 scalar.
 
-    Cost: O(rows that the gradient names), a multiplication of each slot once in a while.
+    Cost: O(rows touched by the gradient), and a multiplication of each slot at a rescaling.
 
     Args:
         learning_rate: eta, as for `RowOptimizer`. Default 0.001.
@@ -58,7 +57,7 @@ class RowRMSprop(RowOptimizer):
 
     Raises:
         ValueError: An argument is out of range.
-        TypeError: A head is to have it.
+        TypeError: It is passed to a head.
 
     References:
         Kingma, Ba 2015, Adam: A Method for Stochastic Optimization, section 5: RMSprop.
@@ -111,7 +110,7 @@ class RowRMSprop(RowOptimizer):
         self._steps_taken.assign_add(1)
 
     def _steps_since_put_right(self, variable: Any) -> tf.Tensor:
-        """Returns n of this step, 0 if the slot is put right for it."""
+        """Returns n of this step; 0 if the slot is rescaled in it."""
         slot = self.slots_of(variable)[0]
         since = bare_variable(self._put_right_at[self._get_variable_index(variable)])
         step = bare_variable(self._steps_taken) + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampler: chooses the candidate classes that a training step looks at."""
+"""The sampler: chooses the candidate classes of a training step."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tfx_largeout.saving import kept_arguments, with_objects
 
 
 class Candidates(NamedTuple):
-    """Candidate classes, shared by a batch or per example, and how likely they were.
+    """Candidate classes, shared by a batch or per example, and their expected counts.
 
-    The *expected count* E of a class is how often it is expected among the candidates: its
-    probability to be one of them where each class can be drawn once.
+    The *expected count* E of a class is the expected number of times that it is among the
+    candidates: the probability of being one of them if each class can be drawn only once.
 
     Attributes:
-        ids: `[S]` or `[N, S]` int64, class ids; -1 where there is none.
-        log_expected: Like `ids`, float32, log E; 0 where there is none.
+        ids: `[S]` or `[N, S]` int64, class ids; -1: no class.
+        log_expected: Like `ids`, float32, log E; 0 for no class.
         true_log_expected: `[N, K]` float32, log E of the labels; 0 at padding.
     """
 
@@ -44,10 +44,10 @@ class OutputWeights(NamedTuple):
     """The weights of a head, for samplers whose candidates depend on them.
 
     Attributes:
-        kernel: W `[C, D]`, a variable; None where a sampler is used without a head.
+        kernel: W `[C, D]`, a variable; None if a sampler is used without a head.
         bias: b `[C]`, a variable, or None.
         index: The `Index` over W and b that the head keeps up to date, or None.
-        rows: The `ClassRows` of W. Default None: all are here.
+        rows: The `ClassRows` of W. Default None: all rows are on this worker.
     """
 
     kernel: Any = None
@@ -57,25 +57,25 @@ class OutputWeights(NamedTuple):
 
 
 class Sampler:
-    """Chooses candidate classes. Carries configuration; `build` makes its tables for C classes.
+    """Chooses candidate classes. Holds configuration; `build` creates its tables for C classes.
 
-    A sampler keeps no state from step to step: with the same weights the same seed gives the same
-    candidates, in a graph and eagerly, so that a restored run goes on as it would have. So it may
-    serve several heads of the same number of classes.
+    A sampler keeps no state between steps: with the same weights the same seed gives the same
+    candidates, in a graph and eagerly, so that a restored run continues exactly. So it may serve
+    several heads with the same number of classes.
 
-    To add a sampler, write `draw`, and `tabulate` if it needs tables or has rules about C; register
-    it with Keras and keep its arguments under their names to save it with a model. A sampler whose
-    candidates depend on W sets `looks_at_weights`; if it asks an index, it also sets `needs_index`
-    and writes `default_index`. Such a sampler can serve several workers if its `draw` finds
-    rows by `OutputWeights.rows`, and says so with `spreads_classes`. What it draws for a batch
-    is then the same on all workers; of candidates per example, each worker may leave out classes
-    of others.
+    To add a sampler, implement `draw`, and `tabulate` if it needs tables or restricts C; to save it
+    with a model, register it with Keras and store its arguments as attributes of the same name. A
+    sampler whose candidates depend on W sets `looks_at_weights`; if it uses an index, it also sets
+    `needs_index` and implements `default_index`. Such a sampler can serve several workers if its
+    `draw` finds rows by `OutputWeights.rows`; then it sets `spreads_classes`. Its candidates for a
+    batch must be the same on all workers; from candidates per example, each worker may leave out
+    classes of other workers.
 
     Attributes:
-        looks_at_weights: Whether `draw` needs the kernel and the bias of the head.
-        spreads_classes: Whether `draw` works where W has the rows of a part of the classes.
+        looks_at_weights: Whether `draw` needs W and b of the head.
+        spreads_classes: Whether `draw` works if W has the rows of only some of the classes.
         needs_index: Whether `draw` needs the index of the head.
-        bytes_a_class: Of its tables.
+        bytes_a_class: The size of its tables, in bytes per class.
         num_classes: C, or None before `build`.
     """
 
@@ -86,7 +86,7 @@ class Sampler:
     num_classes: int | None = None
 
     def build(self, num_classes: int) -> None:
-        """Checks the number of classes against the arguments, and makes tables.
+        """Checks the number of classes against the arguments, and creates tables.
 
         A second call with the same number does nothing.
 
@@ -112,13 +112,13 @@ class Sampler:
     def sample(
         self, hidden: tf.Tensor, labels: Labels, seed: Any, weights: OutputWeights | None = None
     ) -> Candidates:
-        """Chooses candidates for a batch. No gradient flows through the choice.
+        """Chooses candidates for a batch. The choice has no gradient.
 
         Args:
-            hidden: `[N, D]`, what the candidates are for.
+            hidden: `[N, D]`, the hidden activations of the examples.
             labels: N examples, normal form, checked.
             seed: `[2]` int32 or int64: equal seeds give equal candidates.
-            weights: Those of the head. Default None, for samplers that do not look at them.
+            weights: The weights of the head. Default None, for samplers that do not use them.
 
         Raises:
             ValueError: The sampler was not built, the seed has another shape or dtype, or the
@@ -139,14 +139,14 @@ class Sampler:
         return self.draw(tf.stop_gradient(hidden), labels, seed, weights)
 
     def resized(self, num_sampled: int, num_classes: int) -> Sampler:
-        """Returns a new sampler, built, that is this one except for the number of candidates S.
+        """Returns a built copy of this sampler with another number of candidates S.
 
         Args:
             num_sampled: S.
             num_classes: C.
 
         Raises:
-            TypeError: The number of candidates of such a sampler is not one S.
+            TypeError: The sampler has no argument for the number of candidates.
             ValueError: S is out of range.
         """
         config = self.get_config()
@@ -160,21 +160,21 @@ class Sampler:
         return sampler
 
     def tabulate(self, num_classes: int) -> None:
-        """Checks C and makes what `draw` needs: constants, outside of any graph."""
+        """Checks C and creates the constants that `draw` needs, outside of any graph."""
 
     def default_index(self) -> Index:
-        """Returns a new index, for a head that gets none. Called if `needs_index` is set."""
+        """Returns a new index, for a head without one. Called if `needs_index` is set."""
         raise NotImplementedError
 
     def num_candidates(self, examples: int) -> tuple[int, bool]:
-        """Returns S, about, for a batch of N, and whether candidates are per example.
+        """Returns about S for a batch of N, and whether candidates are per example.
 
-        For the memory of a step. Default: by attributes `num_sampled` and `per_example`.
+        To estimate the memory of a step. Default: the attributes `num_sampled` and `per_example`.
         """
         return int(getattr(self, "num_sampled", 0)), bool(getattr(self, "per_example", False))
 
     def check_index(self, index: Index | None) -> None:
-        """Checks the index of a head that is made with this sampler; None if it has none."""
+        """Checks the index of a head with this sampler; None: there is none."""
 
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
@@ -188,11 +188,11 @@ class Sampler:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Sampler:
-        """Makes a sampler from what `get_config` returned."""
+        """Creates a sampler from the result of `get_config`."""
         return cls(**with_objects(config))
 
     def _checked(self, weights: OutputWeights | None) -> OutputWeights:
-        """Returns weights that have what this sampler needs; all None where it needs nothing."""
+        """Returns weights with everything this sampler needs; all None if it needs nothing."""
         weights = OutputWeights() if weights is None else weights
         if self.looks_at_weights and weights.kernel is None:
             raise ValueError(
@@ -214,11 +214,11 @@ def where_labels(labels: Labels, values: tf.Tensor) -> tf.Tensor:
 
 
 def with_certain(drawn: Candidates, labels: Labels, certain: tf.Tensor) -> Candidates:
-    """Puts classes with an expected count of 1 first, and takes them out of the drawn classes.
+    """Puts classes with an expected count of 1 first, and removes them from the drawn classes.
 
-    A sum over the classes stays unbiased: these terms are exact, and the others as likely as
-    before. `certain` is `[S]` int64 in rising order, or `[N, S]`, without repeats; -1, behind the
-    others, where there is none.
+    A sum over the classes stays unbiased: these terms are exact, and the others are as likely as
+    before. `certain` is `[S]` int64 in rising order, or `[N, S]`, without repeats, padded with -1
+    at the end.
     """
     own = certain.shape.rank == 2
     is_certain = _own(certain) if own else _shared(certain)

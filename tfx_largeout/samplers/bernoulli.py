@@ -23,7 +23,7 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.class_distribution import AliasTable
 
 _MAX_NEWTON_STEPS = 200
-_TOLERANCE = 1e-13  # how far the sum may be off, relative
+_TOLERANCE = 1e-13  # largest relative error of the sum
 _CERTAIN_RATE = 40.0  # e^-40 = 4e-18: beyond the resolution of float64
 
 
@@ -33,34 +33,33 @@ class Bernoulli(Sampler):
 
     b_c = f_c^alpha,  f_c = (n_c + a) / sum_d (n_d + a),  alpha >= 0 such that sum_c b_c = S
 
-    No candidate comes twice, and S = C takes all classes: alpha = 0, E = 1. The number of
-    candidates varies; its variance is sum_c b_c (1 - b_c) <= S.
+    No candidate repeats, and S = C takes all classes: alpha = 0, E = 1. The number of candidates
+    varies; its variance is sum_c b_c (1 - b_c) <= S.
 
-    Drawn without a look at every class: class c arrives in a Poisson process at rate
-    -log(1 - b_c), and is in if it arrives within the unit of time at least once. All arrivals
-    together are a Poisson number of draws from the distribution in proportion to the rates. Where
-    these are more than C, all classes are drawn one by one.
+    The draw does not visit every class: class c arrives in a Poisson process with rate -log(1 -
+    b_c), and is a candidate if it arrives at least once within a unit of time. All arrivals
+    together are a Poisson number of draws from a distribution proportional to the rates. If there
+    are more than C, each class is drawn separately.
 
     Cost: O(sum_c -log(1 - b_c)) per step, at most O(C); times N with `per_example`.
 
     Args:
         counts: `[C]` numbers n_c, finite and at least 0. With a model they are saved compressed.
-            Those below `first_id` are not looked at.
+            Counts below `first_id` are not used.
         num_sampled: S, the expected number of candidates, above 0 and at most C - first_id.
-        per_example: Whether each example gets separate candidates, `[N, S]` padded with -1, S
-            being the largest number of them. Default False: one set `[S]` for the batch.
-        smoothing: a, as `Unigram`. Default None.
+        per_example: Whether each example gets separate candidates, `[N, S]` padded with -1,
+            where S is their largest number. Default False: one set `[S]` for the batch.
+        smoothing: a, as in `Unigram`. Default None.
         first_id: The first class that is drawn, as `DistributionSampler`. Default 0.
 
     Raises:
         TypeError: `counts` are not numbers.
         ValueError: A count is negative or not finite, or 0 with a smoothing of 0; another argument
-            is out of range. At `build`: the counts are not C; `num_sampled` is above C - first_id,
-            or too small for any alpha.
+            is out of range. At `build`: there are not C counts; `num_sampled` is above C -
+            first_id, or too small for any alpha.
 
-    Deviations:
-        The paper has S count the classes beyond those summed explicitly, which differ from
-        example to example; here it counts all.
+    Deviations: In the paper S does not count the classes summed explicitly, which differ between
+        examples; here it counts all.
 
     References:
         Barber and Botev 2016, section 2.1.2, eq. 19 to 21.
@@ -79,7 +78,7 @@ class Bernoulli(Sampler):
         self.counts = class_counts(counts)
         self.smoothing = smoothing_argument(smoothing)
         self.first_id = integer_argument("first_id", first_id, at_least=0)
-        drawable_counts(self.counts, self.smoothing, self.first_id)  # refuses what can't be drawn
+        drawable_counts(self.counts, self.smoothing, self.first_id)  # raises for bad counts
         self.num_sampled = number_argument("num_sampled", num_sampled, above=0)
         self.per_example = bool(per_example)
 
@@ -114,7 +113,7 @@ class Bernoulli(Sampler):
         return Candidates(ids, log_expected, tf.where(labels.ids >= self.first_id, of_labels, 0))
 
     def _draw(self, rows: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the candidates of all rows, row by row: numbers of rows `[n]`, ids `[n]`.
+        """Returns the candidates of all rows, row by row: row numbers `[n]`, ids `[n]`.
 
         The ids count from `first_id`.
         """
@@ -139,8 +138,8 @@ class Bernoulli(Sampler):
 def _solve_alpha(log_frequency: np.ndarray, num_sampled: float) -> float:
     """Returns alpha >= 0 with sum_c exp(alpha log f_c) = num_sampled.
 
-    The logarithm of the sum is convex in alpha and falls: Newton's method from 0, where the sum is
-    C, never oversteps the root.
+    The logarithm of the sum is convex and decreasing in alpha, so Newton's method from alpha = 0
+    (where the sum is C) never oversteps the root.
     """
     alpha = 0.0
     for _ in range(_MAX_NEWTON_STEPS):

@@ -19,7 +19,7 @@ class ClassDistribution:
     num_classes: int
 
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
-        """Returns independent draws by a seed `[2]`: class ids of this shape, int64."""
+        """Returns independent draws for a seed `[2]`: class ids of this shape, int64."""
         raise NotImplementedError
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
@@ -68,7 +68,7 @@ class LogUniformDistribution(ClassDistribution):
 
 
 class UnigramDistribution(ClassDistribution):
-    """q in proportion to weights; log q is a float32 table."""
+    """q proportional to weights; log q is a float32 table."""
 
     def __init__(self, weights: np.ndarray) -> None:
         self.num_classes = weights.size
@@ -87,15 +87,15 @@ class UnigramDistribution(ClassDistribution):
 
 
 class AliasTable:
-    """Draws classes with probabilities in proportion to given weights.
+    """Draws classes with probabilities proportional to weights.
 
-    A draw picks one of C boxes evenly; box c holds class c up to its threshold, and above it one
-    other class, its alias. The boxes are filled in one sweep over two queues: a class with less
-    than 1 / C takes what its box misses from the first class with more that still has some left;
-    one that is used up by this takes what its own box misses from the next. As both queues are
-    prefix sums, the sweep is two sorted searches.
+    Alias method: a draw picks one of C boxes uniformly; box c holds class c up to its threshold,
+    and above it one other class, its alias. The boxes are filled in one sweep over two queues, of
+    light classes (probability below 1 / C) and heavy ones. The box of a light class is filled from
+    the first heavy class that has some left; a heavy class that falls below 1 / C is filled from
+    the next one. Both queues are prefix sums, so the sweep is two sorted searches.
 
-    The thresholds are float32: probabilities are right to about 1e-7 of themselves.
+    The thresholds are float32: probabilities have a relative error of about 1e-7.
 
     Cost: a draw is two cache misses. 8 bytes per class. To build: O(C).
 
@@ -115,7 +115,7 @@ class AliasTable:
         self._alias = tf.constant(alias)
 
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
-        """Returns independent draws by a seed `[2]`: class ids of this shape, int64."""
+        """Returns independent draws for a seed `[2]`: class ids of this shape, int64."""
         box_seed, height_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
         box = tf.random.stateless_uniform(
             shape, box_seed, 0, self.num_classes, tf.int32, alg="philox"
@@ -130,10 +130,10 @@ def _fill_boxes(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns thresholds `[C]` float32 and aliases `[C]` int32."""
     content = probabilities * probabilities.size  # a box holds 1
     is_heavy = content >= 1
-    is_heavy[content.argmax()] = True  # were it not for rounding, it would be
+    is_heavy[content.argmax()] = True  # rounding could hide it
     light, heavy = np.flatnonzero(~is_heavy), np.flatnonzero(is_heavy)
-    taken = np.concatenate([[0.0], np.cumsum(1 - content[light])])  # by the first lights
-    surplus = np.cumsum(content[heavy] - 1)  # what the first heavy ones have to give
+    taken = np.concatenate([[0.0], np.cumsum(1 - content[light])])  # by the first light classes
+    surplus = np.cumsum(content[heavy] - 1)  # what the first heavy classes have to give
     threshold = np.ones(content.size, np.float32)
     alias = np.arange(content.size, dtype=np.int32)
 
@@ -141,8 +141,8 @@ def _fill_boxes(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     threshold[light] = content[light]
     alias[light] = heavy[np.minimum(giver, heavy.size - 1)]
 
-    end = np.searchsorted(taken, surplus, side="left")  # how many lights use it up
-    used_up = np.flatnonzero(end[:-1] < taken.size)  # the last heavy fills its box by itself
+    end = np.searchsorted(taken, surplus, side="left")  # after how many light classes it is used up
+    used_up = np.flatnonzero(end[:-1] < taken.size)  # the last heavy class fills its own box
     threshold[heavy[used_up]] = 1 + surplus[used_up] - taken[end[used_up]]
     alias[heavy[used_up]] = heavy[used_up + 1]
     return threshold, alias

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first S different classes that a Poisson process draws."""
+"""The first S distinct classes that a Poisson process draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_NEWTON_STEPS = 100
 
 
 class Arrivals(NamedTuple):
-    """What `DistinctArrivals` draws.
+    """The result of `DistinctArrivals`.
 
     Attributes:
         ids: `[S]` int64, different classes, in the order of their first arrival.
@@ -29,20 +29,20 @@ class Arrivals(NamedTuple):
 class DistinctArrivals:
     """Draws S of C classes without replacement: the first S different classes drawn from q.
 
-    Expected counts, such that the sum over the sample of z_c / E_c is an unbiased estimate of
-    sum_c z_c: let the draws arrive with Exp(1) waiting times between them, and let tau be the time
-    of the (S+1)-th different class. Class c first arrives at a time t_c ~ Exp(q_c), independent of
-    the others, and the sample is the S earliest. Given the times of the others, a class of the
-    sample was in it with probability 1 - exp(-q_c tau): dividing by this is unbiased ("rank
-    conditioning"). Given all that was drawn, tau ~ Gamma(T, 1), T being the number of tries, and
-    the mean of the weight over tau is unbiased, too, and varies less:
+    The expected counts E_c make the sum over the sample of z_c / E_c an unbiased estimate of sum_c
+    z_c. Let the draws arrive with Exp(1) waiting times, and let tau be the time of the (S+1)-th
+    distinct class. Class c first arrives at a time t_c ~ Exp(q_c), independent of the others, and
+    the sample is the S earliest. Given the times of the other classes, a class of the sample was in
+    it with probability 1 - exp(-q_c tau): dividing by this is unbiased ("rank conditioning"). Given
+    all draws, tau ~ Gamma(T, 1) with T the number of tries, and the mean of the weight over tau is
+    also unbiased, and has less variance:
 
         1 / E_c = E[1 / (1 - exp(-q_c tau)) | T] = sum_{k >= 0} (1 + k q_c)^-T
 
-    Two exact ways to draw the classes and T:
+    There are two exact methods to draw the classes and T:
 
-    - Try after try in blocks. The block is so long that one nearly always suffices.
-    - Where that takes more than C tries: for all C classes t_c = -log(u_c) / q_c, the S+1 smallest,
+    - Tries in blocks. One block nearly always suffices.
+    - If this takes more than C tries: for all C classes t_c = -log(u_c) / q_c, the S+1 smallest,
       and T - (S+1) ~ Poisson(sum over the sample of q_c (tau - t_c)), the repeats before tau.
 
     Cost: O(tries), or O(C log S).
@@ -63,18 +63,18 @@ class DistinctArrivals:
         self.block = _block(distribution.probabilities(), num_sampled)
 
     def draw(self, seed: tf.Tensor) -> Arrivals:
-        """Draws classes and the number of tries by a seed `[2]`."""
+        """Draws classes and the number of tries for a seed `[2]`."""
         return self._all_times(seed) if self.block is None else self._tries(seed, self.block)
 
     def log_expected(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
         """Returns log E of classes in any shape after T tries, float64, to 1e-7.
 
-        The series: four terms, and the rest by the Euler-Maclaurin formula.
+        Sums four terms of the series, and the rest by the Euler-Maclaurin formula.
         """
         q = tf.exp(self.distribution.log_probability(ids))
         k = tf.constant([1.0, 2.0, 3.0, 4.0], tf.float64)
         terms = tf.exp(-tries * tf.math.log1p(k * q[..., tf.newaxis]))
-        fall = q / (1 + 4 * q)  # the last term's, relative to itself and by T
+        fall = q / (1 + 4 * q)  # relative decrease of the last term, per try
         first = fall * tries
         third = first * fall * (tries + 1) * fall * (tries + 2)
         fifth = third * fall * (tries + 3) * fall * (tries + 4)
@@ -117,11 +117,11 @@ class DistinctArrivals:
 
 
 def _block(probabilities: np.ndarray, num_sampled: int) -> int | None:
-    """Returns how many tries nearly always suffice, or None where that is more than C.
+    """Returns a number of tries that nearly always suffices, or None if it is above C.
 
-    The number of different classes among m tries has a standard deviation below the root of its
-    mean, sum_c 1 - exp(-m q_c), about. Newton's method on this concave function of m never
-    oversteps the root.
+    The number of distinct classes among m tries has a mean of about sum_c 1 - exp(-m q_c), and a
+    standard deviation below the square root of that. Newton's method on this concave function of m
+    never oversteps the root.
     """
     enough = num_sampled + 1 + 4 * math.sqrt(num_sampled + 1)
     tries = float(num_sampled)

@@ -31,23 +31,23 @@ from tfx_largeout.samplers.distinct_arrivals import DistinctArrivals
 class DistributionSampler(Sampler):
     """S draws from a distribution q over the classes: `Uniform`, `LogUniform`, `Unigram`.
 
-    - With replacement: S independent draws, a class may come several times. E_c = S q_c.
-    - `unique`: S different classes, drawn in turn, repeats being skipped. E_c depends on the number
-      of tries T, about 1 - exp(-q_c T): see `DistinctArrivals`. S = C: all classes, E = 1.
+    - With replacement: S independent draws, a class may repeat. E_c = S q_c.
+    - `unique`: S distinct classes, drawn in turn; repeats are skipped. E_c depends on the number of
+      tries T, about 1 - exp(-q_c T): see `DistinctArrivals`. S = C: all classes, E = 1.
 
     The sum over the candidates of z_c / E_c is an unbiased estimate of sum_c z_c in both cases.
 
-    Cost: O(S) per step, N S with `per_example`; with `unique` O(C) where S is so close to C (or q
-    so uneven) that S different classes take more than C draws.
+    Cost: O(S) per step, N S with `per_example`; with `unique` O(C) if S is so close to C (or q so
+    uneven) that S distinct classes take more than C draws.
 
     Args:
         num_sampled: S, at least 1; at most C if `unique`.
-        unique: Whether the candidates are all different. Default: `not per_example`.
+        unique: Whether all candidates are distinct. Default: `not per_example`.
         per_example: Whether each example gets separate candidates, `[N, S]`. Default False: one
             set `[S]` for the batch.
-        first_id: The first class that is drawn. Default 0: all are. Those below, such as ids of
-            padding and of what is unknown, are no candidates, and q ranges over the others. Where
-            such a class is a label, its E is 1.
+        first_id: The first class that is drawn. Default 0. Classes below it, such as padding and
+            unknown words, are never candidates, and q is a distribution over the others. If such a
+            class is a label, its E is 1.
 
     Raises:
         ValueError: `num_sampled` or `first_id` is out of range, or `unique` and `per_example` are
@@ -72,7 +72,7 @@ class DistributionSampler(Sampler):
         self.first_id = integer_argument("first_id", first_id, at_least=0)
 
     def distribution(self, num_classes: int) -> ClassDistribution:
-        """Returns q over C classes, those from `first_id` on."""
+        """Returns q over the C classes from `first_id` on."""
         raise NotImplementedError
 
     def tabulate(self, num_classes: int) -> None:
@@ -102,7 +102,7 @@ class DistributionSampler(Sampler):
         return self._candidates(ids, labels, lambda ids: self.log_expected_if_unique(ids, tries))
 
     def log_expected_if_unique(self, ids: tf.Tensor, tries: tf.Tensor) -> tf.Tensor:
-        """Returns log E of `unique` candidates, of ids less `first_id`, after T tries, float64."""
+        """Returns log E of `unique` candidates (ids minus `first_id`) after T tries, float64."""
         return self._arrivals.log_expected(ids, tries)
 
     def _log_expected_of_repeats(self, ids: tf.Tensor) -> tf.Tensor:
@@ -111,7 +111,7 @@ class DistributionSampler(Sampler):
     def _candidates(
         self, ids: tf.Tensor, labels: Labels, log_expected: Callable[[tf.Tensor], tf.Tensor]
     ) -> Candidates:
-        """Returns what was drawn; in `ids`, and to `log_expected`, class `first_id` is 0."""
+        """Returns candidates; in `ids` and for `log_expected`, class `first_id` is 0."""
         of_labels = log_expected(tf.maximum(labels.ids - self.first_id, 0))
         return Candidates(
             ids + self.first_id,
@@ -122,15 +122,15 @@ class DistributionSampler(Sampler):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class Uniform(DistributionSampler):
-    """Candidates from the uniform distribution: q_c = 1 / C, E_c = S / C, in each case.
+    """Candidates from the uniform distribution: q_c = 1 / C, always E_c = S / C.
 
-    With `first_id`, C - first_id stands in place of C.
+    With `first_id`, C - first_id replaces C.
 
     Args, cost and errors: as `DistributionSampler`.
 
     Deviations:
-        `unique` candidates are a simple random sample: each class is in it with probability S / C,
-        which is E, whatever the number of tries.
+        `unique` candidates are a simple random sample: each class is in it with probability S / C =
+        E, independent of the number of tries.
     """
 
     def distribution(self, num_classes: int) -> ClassDistribution:
@@ -145,11 +145,11 @@ class Uniform(DistributionSampler):
 class LogUniform(DistributionSampler):
     """Candidates from the log-uniform distribution: the lower the id, the likelier.
 
-    q_c = log((c + 2) / (c + 1)) / log(C + 1), TensorFlow's `log_uniform_candidate_sampler`. It fits
-    data whose ids are sorted by falling frequency, and is wrong for any other order.
+    q_c = log((c + 2) / (c + 1)) / log(C + 1), TensorFlow's `log_uniform_candidate_sampler`. Use it
+    only if ids are sorted by falling frequency.
 
-    Where the first ids are padding and unknown words, `first_id` leaves them out: with ids counted
-    from there, q is as above, over C - first_id classes.
+    If the first ids are padding and unknown words, leave them out with `first_id`: q is then as
+    above over C - first_id classes, with ids counted from there.
 
         sampler = LogUniform(1000, first_id=3)
 
@@ -166,21 +166,21 @@ class Unigram(DistributionSampler):
 
     `power=1` draws classes as often as they are labels, 0.75 is word2vec's, 0 is `Uniform`.
 
-    Saved with a model, the counts are compressed: up to 4 MB for a million integers, 10 for floats.
+    In a saved model the counts are compressed: up to 4 MB per million integers, 10 MB for floats.
 
     Args:
-        counts: `[C]` numbers n_c, finite and at least 0. Those below `first_id` are not looked at.
-        num_sampled, unique, per_example, first_id: These are the arguments of
-            `DistributionSampler`, which also says costs and errors.
+        counts: `[C]` numbers n_c, finite and at least 0. Counts below `first_id` are not used.
+        num_sampled, unique, per_example, first_id: As `DistributionSampler`, also for cost and
+            errors.
         power: In [0, 1]. Default 1.
-        smoothing: a, at least 0. Default None: 0 where all counts are positive; else half of the
-            least one above 0, so that unseen classes are drawn, too. (Classes that must never
-            be drawn come first: see `first_id`.)
+        smoothing: a, at least 0. Default None: 0 if all counts are positive; else half of the
+            smallest positive count, so that unseen classes are drawn, too. (Give classes that must
+            never be drawn the first ids: see `first_id`.)
 
     Raises:
         TypeError: `counts` are not numbers.
         ValueError: A count is negative or not finite, or 0 with a smoothing of 0; `power` or
-            `smoothing` is out of range. At `build`: the counts are not C.
+            `smoothing` is out of range. At `build`: there are not C counts.
     """
 
     bytes_a_class: ClassVar[int] = 12  # threshold, alias, log q
@@ -198,7 +198,7 @@ class Unigram(DistributionSampler):
         super().__init__(num_sampled, unique, per_example, first_id)
         self.counts = class_counts(counts)
         self.smoothing = smoothing_argument(smoothing)
-        drawable_counts(self.counts, self.smoothing, self.first_id)  # refuses what can't be drawn
+        drawable_counts(self.counts, self.smoothing, self.first_id)  # raises for bad counts
         self.power = number_argument("power", power, at_least=0, at_most=1)
 
     def tabulate(self, num_classes: int) -> None:

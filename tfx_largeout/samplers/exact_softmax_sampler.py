@@ -18,20 +18,20 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ExactSoftmaxSampler(Sampler):
-    """S draws per example from the model's softmax: what adaptive samplers approximate.
+    """S draws per example from the model's softmax, which adaptive samplers approximate.
 
     E_c = S p_c,  p_c = exp(o_c) / Z,  Z = sum_d exp(o_d),  o = W h + b
 
-    The draws are independent; a class may come several times, and a label may be among them: a hit,
-    as with other samplers. Each draw's exp(o_d) / E_d is Z / S, so that the estimate of Z from all
-    draws, hits included, is Z itself: it has no variance. With `ImportanceSampling` the gradient is
-    an unbiased estimate of the exact softmax's gradient.
+    The draws are independent; a class may repeat, and a label may be drawn: a hit, as with other
+    samplers. Each draw's exp(o_d) / E_d is Z / S, so that the estimate of Z from all draws, hits
+    included, is Z itself: it has no variance. With `ImportanceSampling` the gradient is an unbiased
+    estimate of the exact softmax's gradient.
 
-    It looks at all classes, so it saves nothing: a yardstick. How much better training is with it
-    than with a sampler that does not look at W is the most that a sampler that does can gain.
+    It computes all logits, so it saves no time: it is for comparison. Its gain over a sampler that
+    does not use W is the largest that any sampler that uses W can have.
 
-    Cost: O(B C D) time, twice the time of all logits, whatever S is; memory for a few
-    blocks of 2^20 logits, the sums of blocks, at most B C / 64, and about 64 B S + 2^14 S.
+    Cost: O(B C D) time, twice the time of all logits, independent of S; memory for a few blocks of
+    2^20 logits, the sums of blocks, at most B C / 64, and about 64 B S + 2^14 S.
 
     Args:
         num_sampled: S, at least 1.
@@ -59,7 +59,7 @@ class ExactSoftmaxSampler(Sampler):
         hidden = tf.cast(hidden, "float64" if weights.kernel.dtype == "float64" else "float32")
         layer = weights.kernel, weights.bias
         ids, log_partition = softmax_draws(hidden, *layer, self.num_sampled, seed)
-        # These are the logits of the head, bit for bit: those of the draws cancel in Z.
+        # These are the head's logits, bit for bit: the logits of the draws cancel in Z.
         values = candidate_logits(*layer, hidden, labels.ids, ids)
         log_factor = math.log(self.num_sampled) - log_partition[:, tf.newaxis]
         return Candidates(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ExactTopK: the classes with the greatest logits, among all."""
+"""ExactTopK: the classes with the greatest logits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ExactTopK(Sampler):
-    """The k classes with the greatest logits per example: what indexes approximate.
+    """The k classes with the greatest logits per example, which indexes approximate.
 
     With `ActiveSetSoftmax` this is the top-k softmax: forward it computes all classes, backward k
-    classes and the labels. A yardstick for `LSHEmbedding` and `WTATopK`, which find some of these
-    classes without looking at all.
+    classes and the labels. For comparison with `LSHEmbedding` and `WTATopK`, which find some of
+    these classes without computing all logits.
 
     Cost: O(B C D) time; memory independent of C.
 

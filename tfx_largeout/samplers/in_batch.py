@@ -17,30 +17,30 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, where
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class InBatch(Sampler):
-    """In-batch candidates: the labels of the batch, and of earlier batches if wanted.
+    """In-batch candidates: the labels of the batch, and optionally of earlier batches.
 
         E_c = 1 - (1 - 1 / B_c)^(1 + queue)
 
-    is the probability that one of these batches has class c, B_c being the mean number of steps
-    from a batch with c to the next, as `LabelIntervals` estimates it from the stream of batches: no
-    counts are needed, and changes are followed. Frequent classes come as negatives more often, and
-    dividing by E (`SampledSoftmax`, `ComplementarySum`) makes up for that. Candidates that
-    are labels of the example itself are hits, which losses leave out.
+    is the probability that one of these batches has class c. B_c is the mean number of steps from a
+    batch with c to the next, which `LabelIntervals` estimates from the stream of batches: no counts
+    are needed, and the estimate follows changes. Frequent classes are negatives more often;
+    dividing by E (`SampledSoftmax`, `ComplementarySum`) corrects for that. Candidates that are
+    labels of the example itself are hits, which losses leave out.
 
-    A class that is not a label is no candidate: a class that is rare, or new, learns late what it
-    is not. For uniform ones besides, take another sampler.
+    Only labels are candidates: a rare or new class is seldom a negative, so its logit stays too
+    high for long. If this matters, use another sampler.
 
-    The `LabelIntervals` are the index of the head, which makes them, counts each step of training,
-    and saves them. Labels of earlier batches are compared by the present rows of W, too.
+    The `LabelIntervals` are the index of the head, which creates them, counts each training step,
+    and saves them. The logits of earlier batches' labels use the present rows of W.
 
     Cost: O(n log n) for n labels in the batch; with a queue, O(C) comparisons.
 
     Args:
-        queue: Of how many earlier batches labels are candidates, too. Default 0.
-        decay: Of the `LabelIntervals` that a head makes. Default 0.01.
+        queue: The number of earlier batches whose labels are candidates, too. Default 0.
+        decay: The `decay` of the `LabelIntervals` that a head creates. Default 0.01.
 
     Raises:
-        TypeError: When the head is made: its index is another one than `LabelIntervals`.
+        TypeError: When the head is created: its index is not a `LabelIntervals`.
         ValueError: An argument is out of range.
         RuntimeError: When the head is built, over several workers.
 
@@ -81,6 +81,6 @@ class InBatch(Sampler):
         return Candidates(ids, of_ids, where_labels(labels, of_labels))
 
     def _log_expected(self, intervals: tf.Tensor) -> tf.Tensor:
-        """Returns log E; B may be 1 or, of padding, below."""
+        """Returns log E; B may be 1, or below for padding."""
         missed = tf.math.log1p(-1 / tf.maximum(intervals, 1 + 1e-6))  # log of 1 - 1/B
         return tf.math.log(-tf.math.expm1((1 + self.queue) * missed))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IndexSampler: what all samplers share that find candidates in an index over W."""
+"""IndexSampler: the base of samplers that find candidates in an index over W."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, with_
 
 
 class IndexSampler(Sampler):
-    """Candidates near to queries, found in hash tables over the rows of W; and others, drawn.
+    """Candidates near queries, found in hash tables over the rows of W, and random ones.
 
     Found classes have an expected count of 1. Classes drawn by `background`, another sampler,
-    stand for all classes that are not found, with their expected counts. So with a
-    background and any tables a corrected loss, such as `ComplementarySum`, has an unbiased estimate
-    of Z whose largest terms are exact: an index can make it more or less precise, not wrong.
-    Without it, the classes that are not found are missing, as in the papers.
+    represent all classes that are not found, with their expected counts. So with a background a
+    corrected loss, such as `ComplementarySum`, has an unbiased estimate of Z whose largest terms
+    are exact; the index changes only its precision. Without it, classes that are not found are
+    missing, as in the papers.
 
     The index belongs to the head, `SampledHead(..., index=...)`, which keeps it up to date and
     saves it. With the same weights and the same index, the same seed gives the same candidates.
 
-    To add one, write `queries`: the same on all workers, if it says `spreads_classes`.
+    To add one, implement `queries`; with `spreads_classes` they must be the same on all workers.
 
     Args:
-        num_found: How many classes are taken from buckets at most, at most C: for each example with
+        num_found: The largest number of classes taken from buckets, at most C: per example with
             `per_example`, else for the batch.
         background: Draws further candidates, such as `Unigram(counts, 500)`. Default None.
         per_example: Whether each example gets separate candidates: the first classes in its
-            buckets. Default False: all get the same, the classes that come up most often in the
-            buckets of all; one dense product then serves the batch.
+            buckets. Default False: all share the classes that occur most often in the buckets of
+            all examples, so that one dense product serves the batch.
 
     Raises:
         TypeError: `background` is not a sampler, or depends on W.
@@ -89,7 +89,7 @@ class IndexSampler(Sampler):
             candidates = with_certain(drawn, labels, found)
             if not self.per_example:
                 return candidates
-            # Whether a label is found, the worker knows that has its row.
+            # Only the worker with the row of a label knows whether it is found.
             of_labels = candidates.true_log_expected
             of_labels = weights.rows.of_owners(labels.ids, of_labels, "labels_found")
             return candidates._replace(true_log_expected=of_labels)
@@ -100,7 +100,7 @@ class IndexSampler(Sampler):
     ) -> tf.Tensor:
         """Returns the classes that the index finds, `[S]` or `[N, S]`; then -1.
 
-        Per example, where several workers have the classes, only classes whose rows are here.
+        Per example, with several workers, only classes whose rows are on this worker.
         """
         queries = self.queries(tf.cast(hidden, tf.float32), labels, weights)
         return weights.index.candidates(queries, self.num_found, seed, self.per_example)

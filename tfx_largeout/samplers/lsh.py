@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LSH: candidates whose rows of W are near to h, or to the rows of the labels."""
+"""LSH: candidates whose rows of W are near h, or near the rows of the labels."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from tfx_largeout.samplers.index_sampler import IndexSampler
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LSHEmbedding(IndexSampler):
-    """Classes that share a bucket with h: the model may confuse them with the labels.
+    """Classes that share a bucket with h, which the model may confuse with the labels.
 
-    A class c is found in one of the L tables with probability 1 - (1 - p^H)^L (Theorem 2), p being
-    the probability that one hash function gives h and w_c, as the index hashes them, the same
+    A class c is found in one of the L tables with probability 1 - (1 - p^H)^L (Theorem 2), where p
+    is the probability that one hash function gives h and w_c, as the index hashes them, the same
     value; H is `hashes_per_table`, L `num_tables`. So the candidates change with W and with the
     input.
 
     With `ActiveSetSoftmax` and no `background`, training is as in the paper. With `corrected`,
     losses get the probability above instead of an expected count of 1, and a corrected loss
     (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
-    functions. This needs `SimHash`, candidates per example, no background, and a number
-    large enough for all that are found: where S or a bucket's limit cuts some off, the probability
-    is too large. The tables may be older than W by their period. It costs what the logits of the
-    candidates cost, once more.
+    functions. This needs `SimHash`, candidates per example, no background, and a `num_found` large
+    enough for all classes in the buckets: if S or a bucket's limit drops some, the probability is
+    too large. The tables may be older than W, by their period. The cost is that of the candidates'
+    logits.
 
     Args:
-        num_found, background, per_example: These are the arguments of `IndexSampler`.
-        corrected: Whether losses get the probability to be found. Default False.
+        num_found, background, per_example: As `IndexSampler`.
+        corrected: Whether losses get the probability of being found. Default False.
 
     Raises:
         TypeError: As `IndexSampler`.
         ValueError: As `IndexSampler`; `corrected` with shared candidates, or with a background.
-        NotImplementedError: When the head is made: `corrected`, and the family of the head's index
-            has no closed form.
+        NotImplementedError: When the head is created: `corrected`, and p has no closed form for the
+            hash family of the head's index.
 
     References:
         Daghaghi et al. 2021, section 2, Theorem 2.
@@ -89,18 +89,18 @@ class LSHEmbedding(IndexSampler):
 def _log_found(
     weights: OutputWeights, hidden: tf.Tensor, places: tf.Tensor, products: tf.Tensor
 ) -> tf.Tensor:
-    """Returns log(1 - (1 - p^H)^L) for the classes of some rows; 0 where there is none, at -1."""
+    """Returns log(1 - (1 - p^H)^L) for the classes of given rows; 0 at padding (-1)."""
     index: HashIndex = weights.index
     unique, which = tf.unique(tf.reshape(places, [-1]))
     rows, _ = index.hashed_rows(weights.kernel, weights.bias).get(tf.maximum(unique, 0))
     norms = tf.reshape(tf.gather(tf.norm(rows, axis=1), which), tf.shape(places))
     squares = tf.reduce_sum(tf.cast(hidden, tf.float32) ** 2, axis=1, keepdims=True)
     if index.similarity == "inner_product":
-        squares += 1  # This is the square of the 1 in (h, 1, 0), the vector of the query.
+        squares += 1  # the square of the 1 in the query vector (h, 1, 0)
     cosine = tf.math.divide_no_nan(tf.cast(products, tf.float32), norms * tf.sqrt(squares))
     in_table = index.family.collision_probability(cosine) ** index.hashes_per_table
     missed = index.num_tables * tf.math.log1p(-tf.minimum(in_table, 1 - 1e-7))
-    # The log of at least 1e-30 is finite, however unlikely the class is.
+    # The log of at least 1e-30 is finite, even for a very unlikely class.
     found = tf.math.log(tf.maximum(-tf.math.expm1(missed), 1e-30))
     return tf.where(places < 0, 0.0, found)
 
@@ -110,7 +110,7 @@ class LSHLabel(IndexSampler):
     """Classes that share a bucket with a label: they look alike to the model.
 
     The index is queried with the rows of W of all labels of an example. With one label y, a class c
-    is found with probability 1 - (1 - p^H)^L (Theorem 1), p being the probability that one hash
+    is found with probability 1 - (1 - p^H)^L (Theorem 1), where p is the probability that one hash
     function gives w_y and w_c the same value.
 
     Arguments and errors: as `IndexSampler`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIDX: draws from the softmax over rows of W that are coded by an inverted multi-index."""
+"""MIDX: draws from the softmax over W as coded by an inverted multi-index."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ class MIDX(Sampler):
 
         q(c|h) ~ v_c exp(h . code(w_c)),  E_c = S q(c|h)
 
-    code(w_c) being what an `InvertedMultiIndex` keeps of a row of W: the sum (or the two halves) of
-    two of 2 Q code words; v_c is exp(b_c) there. So q follows W and h, as the softmax does; each
-    draw's exp(o_c) / E_c is as far from Z / S as exp(h . (w_c - code(w_c))) is from its mean. The
-    draws are independent; a class may come several times, and a label may be among them: a hit.
+    code(w_c) is the code of a row of W in an `InvertedMultiIndex`: the sum (or concatenation) of
+    two of 2 Q code words; v_c is exp(b_c). So q follows W and h, as the softmax does; exp(o_c) /
+    E_c of a draw differs from Z / S only as much as exp(h . (w_c - code(w_c))) differs from its
+    mean. The draws are independent; a class may repeat, and a label may be drawn: a hit.
 
-    Whatever the codes, corrected losses (`ComplementarySum`, `SampledSoftmax`) have an unbiased
+    With any codes, corrected losses (`ComplementarySum`, `SampledSoftmax`) have an unbiased
     estimate of Z. Finer codes make it more precise.
 
-    With `per_example=False` all examples share S draws from the mean of their distributions, with E
-    of that.
+    With `per_example=False` all examples share S draws from the mean of their distributions, and E
+    refers to this mean.
 
     The index belongs to the head, `SampledHead(..., index=...)`, which keeps it up to date and
-    saves it. A head that gets none makes `InvertedMultiIndex(num_words, quantization)`.
+    saves it. A head without an index creates `InvertedMultiIndex(num_words, quantization)`.
 
-    Cost: O(B (Q D + Q^2 + S log(Q C))) time and O(B (Q + S) + Q^2) numbers; on TensorFlow's ops
-    O(B (Q D + Q^2 + S (sqrt(Q) + log C))) and O(B (Q + 3 S) sqrt(Q)). Beside that there is the
-    upkeep of the index.
+    Cost: O(B (Q D + Q^2 + S log(Q C))) time and O(B (Q + S) + Q^2) numbers; with TensorFlow's ops
+    O(B (Q D + Q^2 + S (sqrt(Q) + log C))) and O(B (Q + 3 S) sqrt(Q)). Updates of the index come on
+    top.
 
     Args:
         num_sampled: S, at least 1.
-        num_words: Q of the index that a head makes. Default 64.
+        num_words: Q of the index that a head creates. Default 64.
         quantization: `"pq"` or `"rq"`, likewise. Default `"rq"`.
         per_example: Whether each example gets separate candidates. Default True.
 
     Raises:
-        TypeError: When the head is made: its index is another one than an `InvertedMultiIndex`.
+        TypeError: When the head is created: its index is not an `InvertedMultiIndex`.
         ValueError: An argument is out of range, when the head is built also: `num_words` above C.
         RuntimeError: When the head is built, over several workers.
 
@@ -55,7 +55,8 @@ class MIDX(Sampler):
         Chen, Zhang, Huang, Yang, Lian, Chen 2025, Adaptive sampled softmax with inverted
         multi-index: methods, theory and applications, section 4.
 
-    Deviations: Classes of a pair are drawn in proportion to exp(b_c), not alike.
+    Deviations: Classes of a pair are drawn with probabilities proportional to exp(b_c), not
+        uniformly.
     """
 
     looks_at_weights: ClassVar[bool] = True
@@ -69,7 +70,7 @@ class MIDX(Sampler):
         per_example: bool = True,
     ) -> None:
         self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
-        default = InvertedMultiIndex(num_words, quantization)  # it checks them
+        default = InvertedMultiIndex(num_words, quantization)  # checks the arguments
         self.num_words, self.quantization = default.num_words, default.quantization
         self.per_example = bool(per_example)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TFSampler: TensorFlow's candidate samplers, and functions like them."""
+"""TFSampler: TensorFlow's candidate samplers, and functions with the same interface."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ TF_SAMPLERS: dict[str, Callable[..., Any]] = {
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class TFSampler(Sampler):
-    """Candidates from a function as `tf.random.log_uniform_candidate_sampler`.
+    """Candidates from a function like `tf.random.log_uniform_candidate_sampler`.
 
     The function gets the arguments of `tf.random.log_uniform_candidate_sampler` by name, except
     `seed`, and returns (ids `[S]`, expected counts of the labels, expected counts of the ids). It
     is called with one label per row, `[n, 1]`, for the n labels of the batch, padding left out.
 
-    TensorFlow's samplers keep a state inside the op: `seed` of `sample` has no effect
-    on them, and the same seed does not give the same candidates. For runs that are equal from the
-    start of the process, give them a seed in `options`. `Uniform`, `LogUniform` and `Unigram` are
-    stateless, and as fast.
+    TensorFlow's samplers keep a state inside the op: `seed` of `sample` has no effect on them, and
+    the same seed does not give the same candidates. For reproducible runs from the start of a
+    process, pass a seed in `options`. `Uniform`, `LogUniform` and `Unigram` are stateless, and as
+    fast.
 
     Args:
-        function: `"log_uniform"`, `"uniform"`, `"learned_unigram"` or `"fixed_unigram"`, which
-            stand for `tf.random.*_candidate_sampler`, or a callable. To be saved with a model it
-            must be one of these functions or be registered with Keras.
+        function: `"log_uniform"`, `"uniform"`, `"learned_unigram"` or `"fixed_unigram"`, for
+            `tf.random.*_candidate_sampler`, or a callable. To be saved with a model it must be one
+            of these functions or be registered with Keras.
         num_sampled: S, at least 1; at most C if `unique`.
         unique: Passed on. Default True.
         options: Further arguments of the function, such as `{"unigrams": counts, "distortion":
@@ -95,7 +95,7 @@ class TFSampler(Sampler):
 
 
 def named_function(argument: str, function: Any) -> Any:
-    """Returns the name of one of TensorFlow's functions, and any other callable as it is."""
+    """Returns the name of one of TensorFlow's functions; any other callable unchanged."""
     for name, known in TF_SAMPLERS.items():
         if function is known:
             return name
@@ -107,12 +107,12 @@ def named_function(argument: str, function: Any) -> Any:
 
 
 def callable_of(function: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function that a name stands for, and any other as it is."""
+    """Returns the function with this name; a callable unchanged."""
     return TF_SAMPLERS[function] if isinstance(function, str) else function
 
 
 def plain_options(options: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns options that JSON can hold: lists in place of arrays."""
+    """Returns options in a form for JSON: lists instead of arrays."""
     return {
         key: value.tolist() if isinstance(value, np.ndarray) else value
         for key, value in (options or {}).items()

@@ -17,19 +17,19 @@ from tfx_largeout.samplers.index_sampler import IndexSampler
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class WTATopK(IndexSampler):
-    """The k best classes per example: found by hashing h, ranked by their exact logits.
+    """The k best classes per example, found by hashing h and ranked by their exact logits.
 
     The index gives up to `num_found` classes; the k with the greatest logits are the candidates.
-    Labels take part in any case, as with every sampler. A head without `index` takes
+    Labels are always included, as with every sampler. A head without `index` creates
     `HashIndex(WTAHash(window=16), hashes_per_table=3, num_tables=200)`.
 
     Args:
         k: The number of candidates per example, at most `num_found`.
-        num_found: How many classes are ranked, at most C. Default 10 k.
+        num_found: The number of classes that are ranked, at most C. Default 10 k.
 
     Raises:
-        ValueError: `k` or `num_found` is out of range, when the head is built also: `num_found` is
-            above C.
+        ValueError: `k` or `num_found` is out of range; also when the head is built:
+            `num_found` is above C.
 
     References:
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.4.
