@@ -25,9 +25,9 @@ class SparseDense(keras.layers.Dense):
 
     Cost: O(n D) per example, forward and gradient; independent of the input width V. The cost of
     the update depends on the optimizer: row optimizers update only the rows of the slices,
-    `RowRMSprop` with the steps of Adam without momentum. Keras's Adam updates all V rows, which may take longer
-    than the rest of a step; `FusedAdam` does the same faster. A regularizer or constraint on the
-    kernel costs O(V D).
+    `RowRMSprop` with the steps of Adam without momentum. Keras's Adam updates all V rows, which may
+    take longer than the rest of a step; `FusedAdam` does the same faster. A regularizer or
+    constraint on the kernel costs O(V D).
 
     Args:
         units, activation, use_bias, kernel_initializer, bias_initializer, **kwargs: As
