@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoint: training that goes on exactly where it was killed."""
+"""Checkpoint: training that continues exactly where it was killed."""
 
 from __future__ import annotations
 
@@ -38,57 +38,57 @@ class Checkpoint(keras.callbacks.Callback):
     model.fit(data, epochs=10, shuffle=False, callbacks=[checkpoint])
     ```
 
-    A run that was killed at any moment and started again ends with the weights, the state and the
-    history that it would have ended with otherwise, bit for bit, if a step gives the same result
-    each time on this machine. Saved are weights, optimizers, metrics, seeds of layers, the state of
-    heads and their indexes, the position in the data, the history, the states of Python's, NumPy's
-    and Keras's global random generators, and the states of other callbacks that are named.
+    A run that is killed at any moment and started again ends with the same weights, state and
+    history, bit for bit, as an uninterrupted run, if steps are deterministic on this machine. A
+    checkpoint has weights, optimizers, metrics, seeds of layers, the state of heads and their
+    indexes, the position in the data, the history, the states of Python's, NumPy's and Keras's
+    global random generators, and the states of the given `callbacks`.
 
-    A file appears whole or not at all, and has a digest of each array. A damaged newest one is
-    reported by a warning, renamed, and the one before it is used.
+    A file appears whole or not at all, and has a digest of each array. If the newest file is
+    damaged, it is renamed with a warning, and the one before it is used.
 
-    `fit` counts the batches that were trained before the restart as it did the first time, so that
-    batches keep their numbers: it calls the batch hooks of callbacks for them, and trains nothing.
+    After a restart `fit` also counts the batches that are already trained, so that batches keep
+    their numbers: it calls the batch hooks of callbacks for them, without training.
 
-    A run that has come to its end, or that a callback has stopped, is not trained again: `fit`
-    says so, unless `verbose` is 0, and returns its history. With more `epochs`, it goes on.
+    A finished run, or one that a callback has stopped, is not trained again: `fit` prints this,
+    unless `verbose` is 0, and returns the history. With more `epochs`, it continues.
 
-    Several workers (see `tlo.distribute`) share one folder, and all give the same arguments; `data`
+    Several workers (see `tlo.distribute`) share one folder, and all pass the same arguments; `data`
     takes the whole batches, and returns this worker's part of them. Each worker writes a file, and
-    only when all of these are on the disk is there a checkpoint. Another number of workers, or one
-    process, goes on from there, and workers from what one process has written: equal then except
-    for rounding, for the tables of hash indexes, which are built anew from W, and for what each
-    worker has separately (seeds of layers, BatchNorm's averages, metrics of Keras, random
-    generators, callbacks), which worker r takes from worker r mod R' of the R' that have written.
+    a checkpoint exists only when all files are on the disk. A run can continue with another number
+    of workers, also from or with one process. The result is then equal except for rounding, for the
+    tables of hash indexes, which are rebuilt from W, and for state per worker (seeds of layers,
+    BatchNorm's averages, Keras metrics, random generators, callbacks), which worker r takes from
+    worker r mod R' of the R' workers that wrote it.
 
-    With `hessian_free.Trainer.fit`, which takes its data as they are, its state is saved too.
+    With `hessian_free.Trainer.fit`, which does not use `data`, the trainer's state is saved, too.
 
     Cost: a save writes all variables once and computes a digest; some 16 MiB of memory, and a copy
-    of the largest variable that TensorFlow can't read in place. To begin, one more trace of the
-    training step, and the first batch twice. To go on, the file is read twice, with memory for two
-    copies of the largest variable; in the middle of an epoch, the batches before are read again.
+    of the largest variable that TensorFlow can't read in place. At the start, one more trace of the
+    training step, and the first batch is read twice. A restart reads the file twice, with memory
+    for two copies of the largest variable; in the middle of an epoch, earlier batches are read
+    again.
 
     Args:
-        folder: Where the checkpoints of this run are, and nothing else.
-        every: `"epoch"` (default), or a number of steps. Either way, the end of the training is
-            saved.
-        keep: How many checkpoints are kept. Default 3.
+        folder: The folder for the checkpoints of this run only.
+        every: `"epoch"` (default), or a number of steps. The end of the training is always saved.
+        keep: The number of checkpoints to keep. Default 3.
         callbacks: Other callbacks of this `fit` whose state is saved, such as `EarlyStopping` and
-            `ReduceLROnPlateau`: their attributes that are numbers, strings, arrays, or lists
-            and dictionaries of these. They must stand before this one in `fit`. Default none.
+            `ReduceLROnPlateau`: their attributes that are numbers, strings, arrays, or lists and
+            dictionaries of these. They must come before this one in `fit`. Default none.
 
     Raises:
         ValueError: An argument is out of range. When training begins: the checkpoint belongs to
-            another model or to other data; the data are no function of the epoch; `every` is a
-            number and the data do not come from `data`; or there is more than one replica. Over
-            workers also: data, arguments or files differ between them; callbacks that keep arrays
-            come from another number of workers. Nothing is changed then.
+            another model or to other data; the batches are not determined by the epoch; `every` is
+            a number and the data do not come from `data`; or there is more than one replica. With
+            several workers also: data, arguments or files differ between them; callbacks with
+            arrays come from another number of workers. Nothing is changed then.
         RuntimeError: When training begins: there are checkpoints, but none is whole.
 
     Warns:
-        UserWarning: A checkpoint could not be written (training goes on), or is damaged; something
-            in the training step has a state that can't be saved; or training goes on with data that
-            do not come from `data`.
+        UserWarning: A checkpoint could not be written (training continues), or is damaged; an
+            object in the training step has state that can't be saved; or training continues with
+            data that do not come from `data`.
     """
 
     def __init__(
@@ -110,21 +110,21 @@ class Checkpoint(keras.callbacks.Callback):
         self._is_stopped = False
 
     def data(self, batches: MakeEpoch | tf.data.Dataset) -> tf.data.Dataset:
-        """Returns the data for `fit`, in which a run finds its place again.
+        """Returns the data for `fit`, with which a run can find its position again.
 
         Args:
-            batches: A function that gets the number of an epoch, from 0, and returns its batches as
-                a `tf.data.Dataset`; or one dataset, whose batches are the same in each epoch. The
-                function must return the same batches whenever it gets the same number: shuffle in
-                it, with a seed that depends on the number.
+            batches: A function from the number of an epoch (from 0) to its batches as a
+                `tf.data.Dataset`; or one dataset for all epochs. The function must always return
+                the same batches for the same number: shuffle in it, with a seed that depends on the
+                number.
 
         Returns:
-            A dataset for `fit`, which takes it as it is: without `class_weight` and
-            `steps_per_epoch`. Over workers, of this worker's part of each batch: `batches` must not
-            be parts already.
+            A dataset for `fit`, to be used without `class_weight` and `steps_per_epoch`. With
+            several workers it has this worker's part of each batch: `batches` must return whole
+            batches.
 
         Raises:
-            TypeError: There is no dataset.
+            TypeError: `batches` is not a dataset, or does not return one.
             ValueError: An epoch has no, infinitely many or an unknown number of batches; or their
                 order is not determined.
         """
@@ -169,7 +169,7 @@ class Checkpoint(keras.callbacks.Callback):
         facts = source.facts
         self._start = Position(*facts["position"])
         self._history = facts["history"]
-        # From here, as BackupAndRestore does it too, `fit` takes the number of its first epoch.
+        # From here, like BackupAndRestore, `fit` takes the number of its first epoch.
         epochs, done = self.params["epochs"], self._start.epoch
         first = epochs if facts["stopped"] else done
         begin_at_epoch(self.model, first)
@@ -210,8 +210,8 @@ class Checkpoint(keras.callbacks.Callback):
         done = batch + 1
         if done <= self._passed:
             if done == self._passed and self._source is not None:
-                # The same point of the loop as when it was saved: whatever callbacks have done at
-                # the batches that were passed is undone.
+                # The same point of the loop as at the save: undoes changes that callbacks made at
+                # the skipped batches.
                 self._restore(self._source)
             return
         if self._every is None:
@@ -236,14 +236,14 @@ class Checkpoint(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self.model.stop_training and not self._is_stopped:
-            # By a callback behind this one, after the save.
+            # Set by a later callback, after the save.
             self._save(Position(self._epoch + 1, 0), {})
         self._put_history_back()
 
-    # What training begins with
+    # Checks and preparation before training
 
     def _look_at_arguments(self) -> None:
-        """Refuses what would not go on exactly."""
+        """Raises an error if the run could not continue exactly."""
         replicas = self.model.distribute_strategy.num_replicas_in_sync
         if replicas > 1:
             raise ValueError(f"Checkpoint supports one replica; got {replicas}")
@@ -259,17 +259,17 @@ class Checkpoint(keras.callbacks.Callback):
             self._data_facts = [self._batches.num_batches, self._batches.fingerprint()]
 
     def _make_variables(self) -> None:
-        """Makes the variables that a step needs, and warns of what can't be saved."""
+        """Creates the variables that a step needs; warns of state that can't be saved."""
         model, graph = self.model, None
         if model.built and model.optimizer is not None and not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)  # some can't be within a function
+            model.optimizer.build(model.trainable_variables)  # some can't build in a function
         if self._batches is not None:
             try:
-                # Tracing makes all that Keras makes late: weights of a model without an input,
-                # slots of its optimizer, variables of its metrics.
+                # Tracing creates what Keras makes late: weights of a model without an input, slots
+                # of its optimizer, variables of its metrics.
                 graph = traced_once(model.train_step, self._batches.element_spec)
             except Exception:
-                if not model.run_eagerly:  # such a step need not be one that can be traced
+                if not model.run_eagerly:  # such a step may not be traceable
                     raise
         if not model.built:
             raise ValueError(
@@ -300,7 +300,7 @@ class Checkpoint(keras.callbacks.Callback):
     def _save(self, position: Position, logs: dict[str, Any]) -> None:
         stopped = bool(self.model.stop_training)
         model = self._state.model
-        # Metrics begin anew with an epoch.
+        # Metrics restart with an epoch.
         late = ModelState(self.model, metrics=position.batch > 0).beside(model)
         if late:
             _warn_of_inexact(f"variables that came up in its first step: {', '.join(late)}")
@@ -334,7 +334,7 @@ class Checkpoint(keras.callbacks.Callback):
             self.model.make_train_function(force=True)
 
     def _put_history_back(self) -> None:
-        """Gives the history of `fit` the epochs before the restart."""
+        """Adds the epochs before the restart to the history of `fit`."""
         begin_at_epoch(self.model, None)
         if self._source is None:
             return
@@ -356,5 +356,5 @@ def _warn_of_inexact(what: str) -> None:
 
 
 def _number(value: Any) -> Any:
-    """Returns a value of the logs as Python's number, which JSON can hold."""
+    """Returns a value of the logs as a Python number, for JSON."""
     return value if isinstance(value, (int, float)) else np.asarray(value).tolist()

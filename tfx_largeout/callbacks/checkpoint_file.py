@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint as a file: arrays and facts, with a digest of each, which appears whole or not."""
+"""A checkpoint as one file: arrays and facts with digests. It appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import numpy as np
 
 from tfx_largeout.written_whole import put_names_on_disk
 
-TEMPORARY = ".tmp"  # the end of the name of a file that is being written
+TEMPORARY = ".tmp"  # the end of the name of an unfinished file
 _FORMAT = 1
 _FACTS = "checkpoint.json"
 _CHUNK = 2**22
-# What zipfile and numpy raise over a file that is not as it was written.
+# Errors of zipfile and numpy for a damaged file.
 _SIGNS_OF_DAMAGE = (
     zipfile.BadZipFile,
     OSError,
@@ -31,7 +31,7 @@ _SIGNS_OF_DAMAGE = (
     KeyError,
     TypeError,
     ValueError,
-    RuntimeError,  # among them NotImplementedError: a method of compression that no one chose
+    RuntimeError,  # includes NotImplementedError: an unknown compression method
     OverflowError,
     struct.error,
     zlib.error,
@@ -41,14 +41,14 @@ NamedArray = tuple[str, Callable[[], np.ndarray]]
 
 
 class DamagedCheckpoint(RuntimeError):
-    """A file is not what was written; says why."""
+    """A file differs from what was written; the message says how."""
 
 
 def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedArray]) -> str:
-    """Writes an `.npz` file beside `path`, puts it on the disk, and only then gives it its name.
+    """Writes an `.npz` file beside `path`, flushes it to disk, and then renames it to `path`.
 
-    Memory: one array at a time. `facts` are what JSON can hold. Returns the digest of the file: see
-    `CheckpointFile`. After an OSError `path` is as before, and nothing else is left.
+    Memory: one array at a time. `facts` must be valid JSON. Returns the digest of the file: see
+    `CheckpointFile`. After an OSError `path` is unchanged, and no other file is left.
     """
     unfinished = path.with_name(path.name + TEMPORARY)
     try:
@@ -66,18 +66,18 @@ def write_checkpoint(path: Path, facts: dict[str, Any], arrays: Iterable[NamedAr
 
 
 class CheckpointFile:
-    """What `write_checkpoint` wrote, every byte of it compared with its digest first.
+    """A file of `write_checkpoint`; every byte is first compared with its digest.
 
     Args:
         path: The path of the file.
-        check: Whether to compare arrays, too. Default True.
+        check: Whether to check arrays, too. Default True.
 
     Attributes:
-        digest: One of its facts and of the digests of its arrays.
+        digest: A digest of its facts and of the digests of its arrays.
 
     Raises:
         DamagedCheckpoint: It differs from what was written.
-        ValueError: It was written by another version of this package, in another format.
+        ValueError: Another version of this package wrote it, in another format.
     """
 
     def __init__(self, path: Path, check: bool = True) -> None:
@@ -95,7 +95,7 @@ class CheckpointFile:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the file holds beside arrays."""
+        """The facts in the file."""
         return self._header["facts"]
 
     @property
@@ -104,12 +104,12 @@ class CheckpointFile:
         return list(self._header["digests"])
 
     def array(self, name: str) -> np.ndarray:
-        """Reads an array. Memory: that of the array."""
+        """Reads an array. Memory: the array."""
         with self._opened(name) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
 
     def row_blocks(self, name: str) -> Iterator[np.ndarray]:
-        """Reads an array of at least one dimension, some rows at a time. Memory: those rows."""
+        """Reads an array of at least one dimension, some rows at a time. Memory: these rows."""
         with self._opened(name) as file:
             shape, dtype = _read_header(file)
             row_bytes = dtype.itemsize * math.prod(shape[1:])
@@ -163,14 +163,14 @@ def _write_entries(
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
-    """Reads the header of an array that was written in the order of its rows."""
-    np.lib.format.read_magic(file)  # of version 1.0: only headers of over 64 KiB have others
+    """Reads the header of an array in row-major order."""
+    np.lib.format.read_magic(file)  # version 1.0: only headers of over 64 KiB have others
     shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     return shape, dtype
 
 
 class _DigestingWriter:
-    """Passes bytes on to a file, and computes their digest."""
+    """Writes bytes to a file, and computes their digest."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of checkpoints: the last few; the newest whole one counts.
+"""A folder with the last few checkpoints; the newest whole one is used.
 
-A checkpoint is one file; of several workers one with what they share, and one per worker.
+A checkpoint is one file; with several workers one shared file, and one per worker.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from tfx_largeout.distribute.workers import Workers, current
 
 _NAME = re.compile(r"epoch-\d+-batch-\d+\.npz")
 _DAMAGED = ".damaged"
-_PART = ".part"  # the end of the name of the file of one worker
+_PART = ".part"  # the end of the name of a worker's file
 _SITE = "the folder of Checkpoint"
 _SITE_OF_FILES = "the files of a checkpoint"
 _DIGEST = struct.Struct(">4q")
 
 
 class Position(NamedTuple):
-    """A point between two steps: `epoch` epochs are over, and `batch` batches of the next one."""
+    """A point between two steps: after `epoch` epochs and `batch` batches of the next one."""
 
     epoch: int
     batch: int
 
 
 class Snapshot(NamedTuple):
-    """What is written: facts that JSON can hold, and names of arrays with functions that give them.
+    """The content of a checkpoint: facts for JSON, and functions that return arrays, by name.
 
-    Over workers, `facts`, and the names of `arrays`, are the same on all of them. `rows` names the
-    arrays of which each worker has the rows of its classes.
+    With several workers, `facts` and the names of `arrays` are the same on all of them. `rows` are
+    the names of arrays that are spread over workers by class.
     """
 
     facts: dict[str, Any]
@@ -60,11 +60,10 @@ class Snapshot(NamedTuple):
 
 
 class CheckpointFolder:
-    """Checkpoints of one run, `epoch-00003-batch-00000120.npz` and so on.
+    """The checkpoints of one run, `epoch-00003-batch-00000120.npz` and so on.
 
-    Several workers share it: all of them call the same methods. Beside that file, which has what
-    they share, there is one of each then: see `_write_files`. The folder is made when it is first
-    written to.
+    Several workers share it: all of them call the same methods. Then there is also one file per
+    worker: see `_write_files`. The folder is created at the first write.
     """
 
     def __init__(self, folder: Path, keep: int) -> None:
@@ -72,7 +71,7 @@ class CheckpointFolder:
         self.keep = keep
 
     def clean(self) -> None:
-        """Removes what a process left that was killed while it wrote."""
+        """Removes unfinished files of a killed process."""
 
         def clean() -> None:
             if current().rank == 0:
@@ -83,10 +82,10 @@ class CheckpointFolder:
         together(current(), _SITE, clean)
 
     def newest(self, rows: Set[str] = frozenset()) -> StoredRun | None:
-        """Returns the newest whole checkpoint; None if there is no file at all.
+        """Returns the newest whole checkpoint; None if there is no file.
 
-        Damaged ones that are newer are reported by a warning and renamed. `rows` names the arrays
-        of which this worker has the rows of its classes.
+        Newer damaged ones are renamed with a warning. `rows` are the names of arrays that are
+        spread over workers by class.
 
         Raises:
             RuntimeError: There are checkpoints, but none is whole.
@@ -98,7 +97,7 @@ class CheckpointFolder:
         for path in reversed(paths):
             try:
                 run = together(workers, _SITE, functools.partial(StoredRun, path, workers, rows))
-            except RuntimeError as error:  # damaged, for this worker or for another one
+            except RuntimeError as error:  # damaged, for this or another worker
                 reasons[path] = error
                 continue
             agree(workers, _SITE, {f"the file {path.name}": run.digest})
@@ -114,10 +113,10 @@ class CheckpointFolder:
         return None
 
     def write(self, position: Position, snapshot: Snapshot) -> None:
-        """Writes a checkpoint, and removes those that are too many then.
+        """Writes a checkpoint, and removes the oldest ones.
 
         Raises:
-            OSError: It can't be written, by one of the workers. The others are as before.
+            OSError: A worker can't write it. The other checkpoints are unchanged.
         """
         workers = current()
         path = self.folder / f"epoch-{position.epoch:05d}-batch-{position.batch:08d}.npz"
@@ -135,7 +134,7 @@ class CheckpointFolder:
         return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_position)
 
     def _remove_unused(self) -> None:
-        """Removes files of workers that no checkpoint names, except for those of damaged ones."""
+        """Removes files of workers that belong to no checkpoint; keeps files of damaged ones."""
         used: set[str] = set()
         damaged = {path.name.split(".")[0] for path in self.folder.glob(f"epoch-*{_DAMAGED}")}
         for path in self._paths():
@@ -162,38 +161,38 @@ class CheckpointFolder:
 
 
 class StoredRun:
-    """A checkpoint: one file; of several workers one with what they share, and one per worker.
+    """A checkpoint: one file; with several workers one shared file, and one per worker.
 
-    Of W and its like each file has the rows of its worker's classes. Where other workers read than
-    have written, rows are dealt anew. What is each worker's own, such as the seeds of its dropout,
-    is that of worker r % R there.
+    For arrays with a row per class, each file has the rows of its worker's classes. If another
+    number of workers reads it, rows are distributed anew. State per worker, such as seeds of
+    dropout, comes from worker r % R of the R that wrote it.
 
-    Every byte is compared with its digest first. Workers divide that among them: each looks at the
-    files of some. Errors as in `CheckpointFile`.
+    Every byte is first compared with its digest. Workers share this work: each checks some of the
+    files. Errors as in `CheckpointFile`.
 
     Args:
-        path: The file with what all workers share.
-        workers: Those that read.
-        rows: The names of arrays of which a worker that reads has its own rows.
+        path: The shared file.
+        workers: The workers that read it.
+        rows: The names of arrays that are spread over the reading workers by class.
     """
 
     def __init__(self, path: Path, workers: Workers, rows: Set[str] = frozenset()) -> None:
         self.path = path
         self._workers = workers
         self._shared = CheckpointFile(path, check=workers.rank == 0)
-        self.digest = self._shared.digest  # of all of it
+        self.digest = self._shared.digest  # of the whole checkpoint
         self._parts = self._open_parts() or [self._shared]
         self._own = self._parts[workers.rank % len(self._parts)]
         self._rows = rows | set(self._shared.facts.get("rows", ()))
 
     @property
     def num_workers(self) -> int:
-        """How many workers have written it."""
+        """The number of workers that wrote it."""
         return len(self._parts)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it holds beside arrays."""
+        """The facts in the checkpoint."""
         return {**self._shared.facts, **self._own.facts}
 
     @property
@@ -202,7 +201,7 @@ class StoredRun:
         return list(dict.fromkeys([*self._shared.names, *self._own.names]))
 
     def array(self, name: str) -> np.ndarray:
-        """Reads an array, or this worker's rows of it. Memory: that of the result."""
+        """Reads an array, or this worker's rows of it. Memory: the result."""
         if name in self._rows:
             return self._dealt(name)
         return (self._shared if name in self._shared.names else self._own).array(name)
@@ -233,24 +232,24 @@ class StoredRun:
                 if rows is None:
                     rows = np.empty((own.num_rows, *block.shape[1:]), block.dtype)
                 rows[places[places >= 0]] = block[places >= 0]
-        assert rows is not None  # heads refuse fewer classes than workers
+        assert rows is not None  # heads raise an error for fewer classes than workers
         return rows
 
 
 def _write_file(workers: Workers, path: Path, snapshot: Snapshot) -> None:
-    """Writes all of it, as the only worker."""
+    """Writes the whole checkpoint, as the only worker."""
     facts, own_facts, arrays, own_arrays, _ = snapshot
     path.parent.mkdir(parents=True, exist_ok=True)
     write_checkpoint(path, {**facts, **own_facts}, [*arrays, *own_arrays])
 
 
 def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
-    """Writes a file of each worker, and when all are on the disk, that of what they share.
+    """Writes a file per worker and, when all are on the disk, the shared file.
 
-    The last one names the others with their digests. Until it has its name there is no such
-    checkpoint, and the files of one that it replaces are as they were: names of files come up once.
+    The shared file has the names and digests of the others. Until it has its final name the
+    checkpoint does not exist, and an older one is unchanged, because file names are never reused.
 
-    Each worker writes its rows, and those arrays that are not the same everywhere.
+    Each worker writes its rows, and the arrays that differ between workers.
     """
     facts, own_facts, arrays, own_arrays, rows = snapshot
     number = int.from_bytes(os.urandom(4), "big")
@@ -271,7 +270,7 @@ def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    # Worker 0 may go on from here and name the part, even if this worker hears of an error.
+    # Worker 0 may continue and list this file, even if this worker gets an error.
     numbers = _DIGEST.unpack(bytes.fromhex(digest))
     heard = meet(workers, SAVE, _SITE_OF_FILES, numbers=numbers).numpy()
     digests = [_DIGEST.pack(*said.tolist()).hex() for said in heard]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""choose_num_sampled: the smallest S whose gradient is near to the exact one."""
+"""choose_num_sampled: the smallest S whose gradient is close to the exact one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.large_logits import without_logits
 
-_STANDARD_ERRORS = 2  # by which the tolerance must be met
+_STANDARD_ERRORS = 2  # safety margin below the tolerance
 
 
 class GradientError(NamedTuple):
-    """How far a sampled gradient is from the exact one: see `choose_num_sampled`."""
+    """The error of a sampled gradient: see `choose_num_sampled`."""
 
     error: float
     standard_error: float
 
     def meets(self, tolerance: float) -> bool:
-        """Says whether it is within a tolerance, by two standard errors."""
+        """Returns whether it is below a tolerance by two standard errors."""
         return self.error + _STANDARD_ERRORS * self.standard_error <= tolerance
 
 
@@ -45,16 +45,16 @@ def choose_num_sampled(
 
         error(S)^2 = mean_draws sum_n |g_n - g*_n|^2 / sum_n |g*_n|^2 <= tolerance^2
 
-    g_n being the gradient of the training loss of example n with respect to h, with S candidates
+    where g_n is the gradient of the training loss of example n with respect to h, with S candidates
     and no margin, and g*_n the gradient of the softmax cross-entropy over all classes. This is the
-    error of one step, bias and noise together: 0 is exact, and with 1 the error is as long as the
-    gradient. It falls with 1 / sqrt(S). `Probe` looks at the same gradients.
+    error of one step, bias and noise together: 0 is exact, and 1 means that the error is as large
+    as the gradient. It falls with 1 / sqrt(S). `Probe` measures the same gradients.
 
-    The tolerance must be met by two standard errors, over examples and draws, so that it is met on
-    other examples of the same kind too. The sampler of the model's head gives way to ones like it
-    with other S, from the smallest on, until one does. The choice goes to the log of `logging` at
-    the level INFO. It is a function of the arguments, the weights, the head's seed and the number
-    of its step. Nothing is changed, but an index that was never built, which is built.
+    The error must be below the tolerance by two standard errors, over examples and draws, so that
+    this also holds on other examples of the same kind. Copies of the head's sampler with other S
+    are tried in rising order until one passes. The choice is logged by `logging` at the level INFO.
+    It depends on the arguments, the weights, the head's seed and the number of its step. Nothing is
+    changed, except that an index that was never built is built.
 
     ```python
     num_sampled, found = choose_num_sampled(model, x[:256], y[:256], tolerance=0.3)
@@ -62,28 +62,27 @@ def choose_num_sampled(
     model.make_train_function(force=True)
     ```
 
-    What is right depends on W: for untrained weights it is another S than for trained ones.
+    The right S depends on W: it is different for untrained and trained weights.
 
-    Cost: O(N C D) for the exact gradient, and a forward and backward pass a draw with each S.
+    Cost: O(N C D) for the exact gradient, and a forward and backward pass per draw and S.
 
     Args:
         model: Compiled with a loss of candidates, its last layer a `SampledHead` or a
-            `TiedSampledHead` with a sampler that has `num_sampled`. `TFSampler` has it, too, but
-            its draws can't be repeated.
-        x: Inputs of N examples, as the model takes them; 256 is a good number. Where candidates are
-            shared, N as in training.
+            `TiedSampledHead` with a sampler that has `num_sampled`. Not a `TFSampler`, as its draws
+            can't be repeated.
+        x: Inputs of N examples, such as 256. If candidates are shared, use the N of training.
         y: Their labels. Examples without labels, or left out by a Keras mask, don't count.
         tolerance: Above 0.
         sizes: Values of S to try. Default None: 10, 20, 50, 100, ... up to C.
-        draws: How often candidates are drawn for each S, at least 2. Default 8.
+        draws: The number of draws for each S, at least 2. Default 8.
 
     Returns:
         S, and statistics: `num_sampled`, `error` and `standard_error` of it, and `errors`, the
         errors of all S that were tried.
 
     Raises:
-        TypeError: The model has no such head, sampler or loss.
-        ValueError: An argument is out of range, or no S that is tried meets the tolerance.
+        TypeError: The model has another head, sampler or loss.
+        ValueError: An argument is out of range, or no S in `sizes` meets the tolerance.
         RuntimeError: The classes are spread over several workers.
     """
     asked_by = "choose_num_sampled"
@@ -130,7 +129,7 @@ def _round_sizes(num_classes: int) -> list[int]:
 
 @contextlib.contextmanager
 def _sampling(head: CandidateHead, num_sampled: int) -> Iterator[None]:
-    """Within it, a head draws another number of candidates."""
+    """A context in which a head draws another number of candidates."""
     before = head.sampler
     head.sampler = before.resized(num_sampled, head.num_classes)
     try:
@@ -140,10 +139,10 @@ def _sampling(head: CandidateHead, num_sampled: int) -> Iterator[None]:
 
 
 def _error(drawn: tf.Tensor, exact: tf.Tensor) -> GradientError:
-    """Returns the error of gradients `[draws, N, D]`, and how sure it is.
+    """Returns the error of gradients `[draws, N, D]`, and its standard error.
 
-    The variance of error^2, a ratio of sums over examples, is that over examples, by the delta
-    method, and that over draws, which share candidates.
+    error^2 is a ratio of sums over examples. Its variance is the sum of the variance over examples,
+    by the delta method, and the variance over draws, which share candidates.
     """
     squares = tf.reduce_sum((drawn - exact) ** 2, axis=-1).numpy().astype(np.float64)
     lengths = tf.reduce_sum(exact**2, axis=-1).numpy().astype(np.float64)

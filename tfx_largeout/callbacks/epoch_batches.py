@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EpochBatches: data for `fit` that are a function of the epoch, and begin at any batch of it."""
+"""EpochBatches: data for `fit` that depend on the epoch, and can begin at any batch of it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MakeEpoch = Callable[[int], tf.data.Dataset]
 
 
 class EpochBatches(tf.data.Dataset):
-    """A dataset whose batches are those of `make_epoch(epoch)`, for the epoch that `begin` names.
+    """A dataset with the batches of `make_epoch(epoch)`, for the epoch set by `begin`.
 
-    Over workers, its batches are this worker's parts of them, as `distribute.shard` has them.
+    With several workers, its batches are this worker's parts, as in `distribute.shard`.
 
-    Keras's `fit` makes an iterator at the start of each epoch. It makes another one at its end,
-    which it never reads: that one, and any that others make, refuses to be read. Arguments and
-    errors are those of `Checkpoint.data`.
+    Keras's `fit` creates an iterator at the start of each epoch, and another one at its end, which
+    it never reads. Reading that one, or any other iterator, raises an error. Arguments and errors
+    are as in `Checkpoint.data`.
     """
 
     def __init__(self, make_epoch: MakeEpoch) -> None:
@@ -41,19 +41,19 @@ class EpochBatches(tf.data.Dataset):
 
     @property
     def is_due(self) -> bool:
-        """Whether an epoch has begun whose batches nobody has asked for."""
+        """Whether an epoch has begun whose batches were not requested yet."""
         return self._due is not None
 
     def is_of_epoch(self, iterator: Any) -> bool:
-        """Says whether an iterator is the one over the epoch that has begun."""
+        """Returns whether an iterator is the one over the present epoch."""
         return iterator is self._iterator
 
     def begin(self, epoch: int, batch: int = 0) -> None:
-        """Makes the next iterator one over the batches of an epoch, from a certain one on."""
+        """Sets the next iterator to the batches of an epoch, from a given one on."""
         self._due = shard(self._epoch(epoch).skip(batch))
 
     def fingerprint(self) -> str:
-        """Returns a digest of the first batch of the first epoch, of that of all workers."""
+        """Returns a digest of the first batch of the first epoch, of all workers together."""
         values = {_digest_of_first(self._epoch(0)) for _ in range(2)}
         if len(values) > 1:
             raise ValueError(

@@ -22,15 +22,15 @@ from tfx_largeout.keras_internals import flat_layers, own_weights, seed_generato
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.tensorflow_internals import is_stateful
 
-# Keys of a head's configuration that say nothing about the meaning of its variables: they are free,
-# or in variables themselves.
+# Keys of a head's configuration that say nothing about the meaning of its variables: they may
+# change, or their values are variables themselves.
 _FREE = frozenset(
     ("name", "seed", "dtype", "trainable", "learning_rate", "initial_log_partition")
     + ("kernel_initializer", "bias_initializer", "build_config", "shared_object_id")
-    + ("module", "device")  # where a class, or a weight, is: that may change
+    + ("module", "device")  # where a class, or a weight, is: may change
 )
 
-_PUT_BACK = 2**30  # bytes of variables that a failed `restore` puts back: they are kept meanwhile
+_PUT_BACK = 2**30  # bytes of variables kept to undo a failed `restore`
 
 
 class _Found(NamedTuple):
@@ -42,11 +42,11 @@ class _Found(NamedTuple):
 
 
 class ModelState:
-    """The state of a model that is built: weights, optimizers, metrics and the seeds of layers.
+    """The state of a built model: weights, optimizers, metrics and the seeds of layers.
 
-    Keras's `model.variables` has neither optimizers (the model's, and those that heads have) nor
-    metrics; its files have no seeds. `kept` says whether gradients count that heads have
-    accumulated so far.
+    Keras's `model.variables` has neither optimizers (of the model and of heads) nor metrics;
+    Keras's files have no seeds. `kept` says whether gradients that heads have accumulated are part
+    of the state.
     """
 
     def __init__(self, model: keras.Model, metrics: bool = True, kept: bool = True) -> None:
@@ -64,17 +64,17 @@ class ModelState:
         return list(self._found)
 
     def beside(self, other: ModelState) -> list[str]:
-        """Returns the kinds of its variables that another state lacks."""
+        """Returns the kinds of variables that another state lacks."""
         known = {id(found.variable) for found in other._found.values()}
         return [found.kind for found in self._found.values() if id(found.variable) not in known]
 
     def names_of(self, variables: Iterable[Any]) -> set[str]:
-        """Returns the names of some variables, of those that are in the state."""
+        """Returns the names of given variables that are in the state."""
         wanted = {id(bare_variable(variable)) for variable in variables}
         return {name for name, found in self._found.items() if id(found.variable) in wanted}
 
     def rows(self) -> set[str]:
-        """Returns the names of the variables whose rows are dealt out among workers."""
+        """Returns the names of the variables whose rows are spread over workers."""
         return {name for name, found in self._found.items() if found.is_shard and not found.derived}
 
     def arrays(self) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
@@ -83,7 +83,7 @@ class ModelState:
             yield name, functools.partial(_read, found.variable)
 
     def facts(self) -> dict[str, Any]:
-        """Returns what JSON can hold: the structure, and what heads keep outside of variables."""
+        """Returns facts for JSON: the structure, and state of heads outside of variables."""
         return {
             "variables": [
                 [found.kind, found.variable.dtype.name, found.shape]
@@ -94,7 +94,7 @@ class ModelState:
         }
 
     def check(self, facts: dict[str, Any]) -> None:
-        """Raises a ValueError if a state, with these facts, belongs to another model."""
+        """Raises a ValueError if a state with these facts belongs to another model."""
         here = self.facts()
         heads = [[kind, _without_free(json.loads(config))] for kind, config in facts["heads"]]
         facts = {**facts, "heads": heads}
@@ -107,20 +107,20 @@ class ModelState:
     def restore(
         self, facts: dict[str, Any], read: Callable[[str], np.ndarray], anew: bool = False
     ) -> bool:
-        """Assigns a state that `check` has passed, whose arrays `read` gives by their names.
+        """Assigns a state that passed `check`; `read` returns its arrays by name.
 
-        With `anew`, what follows from other weights, such as the tables of an index, begins anew,
-        as where the state comes from another number of workers.
+        With `anew`, state that is derived from weights, such as the tables of an index, is rebuilt:
+        for a state of another number of workers.
 
         Returns:
-            Whether a seed has changed that is part of a traced graph.
+            Whether a seed that is part of a traced graph has changed.
 
         Raises:
-            RuntimeError: An array can't be read or assigned, for want of memory perhaps. Variables
-                of up to 1 GiB together are as they were then; larger ones are said to be mixed.
+            RuntimeError: An array can't be read or assigned, perhaps for lack of memory. Up to 1
+                GiB of variables is then unchanged; the message says if larger ones are mixed.
         """
         some = {name: f for name, f in self._found.items() if not (f.derived and anew)}
-        sizes = [  # without gradients that are kept, which have as many rows as it takes
+        sizes = [  # without kept gradients, which have any number of rows
             found.variable.dtype.size * math.prod(size or 0 for size in found.variable.shape)
             for found in some.values()
         ]
@@ -153,7 +153,7 @@ class ModelState:
         return is_new
 
     def not_saved(self, graph: Any) -> Iterator[str]:
-        """Yields what a training step, of which this is the graph, has as its state beside this."""
+        """Yields state of a training step, given as a graph, that is not in this state."""
         unsaved = [v for layer in self._layers for v in getattr(layer, "unsaved_variables", [])]
         known = {
             id(v.handle) for v in [*(found.variable for found in self._found.values()), *unsaved]
@@ -174,7 +174,7 @@ class ModelState:
         return [layer for layer in self._layers if isinstance(layer, Head)]
 
     def _seeded(self) -> list[Any]:
-        """Returns heads and optimizers, of which some have a seed."""
+        """Returns heads and optimizers, which may have a seed."""
         optimizers = [each for layer in self._layers for each in _optimizers(layer)]
         return [*self._heads(), *(part for each in optimizers for part in with_parts(each))]
 
@@ -213,7 +213,7 @@ def _found(kind: str, variable: Any, derived: DerivedState | None = None) -> _Fo
 
 def _read(variable: tf.Variable) -> np.ndarray:
     array = np.asarray(variable.read_value())
-    # The dtypes that NumPy does not know, such as bfloat16, are written as integers of their size.
+    # Dtypes that NumPy does not have, such as bfloat16, are written as integers of their size.
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
@@ -254,7 +254,7 @@ def _difference(what: str, own: list[tuple[str, ...]], there: list[tuple[str, ..
 
 
 def _short(item: tuple[str, ...], other: tuple[str, ...]) -> str:
-    """Returns an item as text; of long ones, the part where they differ from the other."""
+    """Returns an item as text; if long, the part that differs from the other."""
     words = " ".join(item)
     if len(words) <= _MOST_CHARACTERS:
         return words

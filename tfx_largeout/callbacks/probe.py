@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probe: how far the training loss and its gradient are from the exact ones, while training."""
+"""Probe: compares the training loss and its gradient with the exact ones, during training."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MOST_UNREACHABLE = 0.5
 
 
 class Probe(StepMeasurements):
-    """Logs the exact loss beside the training loss, and how good the gradient is.
+    """Logs the exact loss beside the training loss, and the quality of the gradient.
 
-    A loss over a few candidates is on another scale than the exact loss, and its gradient is an
-    estimate. On a few examples, every so many steps, the probe takes the gradient with respect to h
-    of the training loss (`draws` times, with other candidates each time) and of the exact softmax
+    A loss over candidates has a different scale from the exact loss, and its gradient is an
+    estimate. On a few examples, every `every` steps, the probe computes the gradient with respect
+    to h of the training loss (`draws` times, with different candidates) and of the exact softmax
     cross-entropy, and logs
 
     | name | what |
@@ -46,31 +46,29 @@ class Probe(StepMeasurements):
     | `probe_index_*` | of the head's index, if it has one: see `health` of the index |
     | `probe_share_of_time` | of the time since training began, spent in the probe |
 
-    A margin of the loss is left out. The mean over a few draws still has noise, which the relative
-    bias contains: it falls with 1 / sqrt(draws) down to the bias itself. Nothing is updated.
+    A margin of the loss is left out. The mean over a few draws still has noise, which is part of
+    the relative bias: it falls with 1 / sqrt(draws) down to the bias itself. Nothing is updated.
 
-    An index that has degenerated (a bucket with more than a tenth of the classes, short rows aside
-    where there are `length_ranges`; or half of the classes in no bucket) is reported by a warning,
-    once. Whether short rows matter, the recall says.
+    A degenerate index (a bucket with more than a tenth of the classes, without short rows if there
+    are `length_ranges`; or half of the classes in no bucket) gives one warning. The recall shows
+    whether short rows matter.
 
-    The values go to TensorBoard if there is a `log_dir`, with the number of the step, and into the
-    logs of each epoch, where `History` and callbacks after this one see the last ones.
+    The values go to TensorBoard if there is a `log_dir`, with the number of the step, and the last
+    ones into the logs of each epoch, for `History` and callbacks after this one.
 
-    Cost: O(N C D) each time. The probe keeps below `max_share` of the time by waiting longer than
-    `every`; only the first one, which traces its graph, is not counted.
+    Cost: O(N C D) per probe. To stay below `max_share` of the time, the probe may wait longer than
+    `every` steps; the first probe, which traces the graph, is not counted.
 
-    Args:
-        x: Inputs of a few examples (64 is a good number), as the model takes them.
-        y: Their labels. Examples without labels, or left out by a Keras mask, don't count.
-        every: Steps from one probe to the next, at least. Default 100.
-        draws: How often the training loss is drawn. Default 4.
-        max_share: The share of the time of training that the probe may take. Default 0.01.
-        log_dir: Folder for TensorBoard's event files. Default None: none are written.
+    Args: x: Inputs of a few examples for the model, such as 64. y: Their labels. Examples without
+        labels, or left out by a Keras mask, don't count. every: The smallest number of steps
+        between probes. Default 100. draws: The number of draws of the training loss. Default 4.
+        max_share: The largest share of the training time for probes. Default 0.01. log_dir: Folder
+        for TensorBoard's event files. Default None: none are written.
 
     Raises:
         ValueError: An argument is out of range.
         TypeError: When training begins: the model's last layer is not a head with W and b
-            (`KernelHead`), or its loss is no `HeadLoss`.
+            (`KernelHead`), or its loss is not a `HeadLoss`.
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class Probe(StepMeasurements):
             return
         begin = time.perf_counter()
         if self._spent + self._longest > self.max_share * (begin - self._start):
-            return  # not yet: it would take more than its share
+            return  # not yet: it would exceed its share
         self._next = self._step + self.every
         self._values = self._run()
         cost = time.perf_counter() - begin
@@ -179,22 +177,22 @@ def _cosine(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 class ProbedBatch(NamedTuple):
-    """What a head's training loss is compared with on a few examples. Nothing is updated."""
+    """The exact loss and gradient of a head on a few examples. Nothing is updated."""
 
     head: KernelHead
     loss: HeadLoss
-    hidden: tf.Tensor  # h [N, D] float32, of examples with labels that a Keras mask leaves in
+    hidden: tf.Tensor  # h [N, D] float32, of examples that have labels and are not masked
     labels: Labels
     exact: ExactStatistics
     exact_gradient: tf.Tensor  # [N, D], of the softmax cross-entropy with respect to h
 
     @classmethod
     def of(cls, model: keras.Model, x: Any, y: Any, asked_by: str) -> ProbedBatch:
-        """Returns that of a model with a `HeadLoss`, for `asked_by`. Cost: O(N C D).
+        """Creates it for a model with a `HeadLoss`, for `asked_by`. Cost: O(N C D).
 
         Raises:
             TypeError: The model's last layer is not a head with W and b.
-            tf.errors.InvalidArgumentError: No example counts. Raised when the graph runs.
+            tf.errors.InvalidArgumentError: No example has a label. Raised when the graph runs.
         """
         logits = model(x, training=False)
         output = output_of(logits, KernelHead, "a head with W and b", asked_by)
@@ -218,7 +216,7 @@ class ProbedBatch(NamedTuple):
     def drawn(self, draw: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the training loss `[N]` and its gradient `[N, D]` with respect to h.
 
-        Each draw above 0 has other candidates; 0 has those of training.
+        Each draw above 0 has other candidates; 0 has the candidates of training.
         """
         with self.head.without_update(draw), tf.GradientTape() as tape:
             tape.watch(self.hidden)
@@ -229,14 +227,14 @@ class ProbedBatch(NamedTuple):
 
 
 def require_head_loss(model: keras.Model, asked_by: str) -> None:
-    """Raises a TypeError if the loss of a model is no `HeadLoss`."""
+    """Raises a TypeError if the loss of a model is not a `HeadLoss`."""
     loss = getattr(model, "loss", None)
     if not isinstance(loss, HeadLoss):
         raise TypeError(f"{asked_by} needs a model with a HeadLoss; got {loss!r}")
 
 
 def output_of(logits: Any, kind: type[Head], what: str, asked_by: str) -> HeadOutput:
-    """Returns the output of a head of a kind, which is called `what`; else raises a TypeError."""
+    """Returns the output of a head of a kind; else raises a TypeError with `what`."""
     output = head_output(logits)
     if output is None or not isinstance(output.head, kind):
         found = "no head" if output is None else type(output.head).__name__

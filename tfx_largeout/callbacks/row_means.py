@@ -16,25 +16,25 @@ from tfx_largeout.metrics.base import ExactMetric, ratios_told
 
 LOSS, STANDARD_ERROR = "loss", "_se"
 
-# Of N rows: what each adds to the numerator and to the denominator of a mean.
+# For N rows: the terms of the numerator and of the denominator of a mean.
 Terms = tuple[tf.Tensor, tf.Tensor]
 
 
 class RowMeans:
-    """Evaluates a compiled model as its `evaluate` does, and says how sure the values are.
+    """Evaluates a compiled model like `evaluate`, with the standard errors of the values.
 
-    Losses are means over all rows that count, where Keras has the mean of the means of batches. A
-    mean R = sum_n a_n / sum_n b_n over N rows n has the standard error, by the delta method,
+    Losses are means over all rows with weight, while Keras takes the mean of the means of batches.
+    A mean R = sum_n a_n / sum_n b_n over N rows n has the standard error, by the delta method,
 
         se(R)^2 = m / (m - 1) sum_n z_n^2,   z_n = (a_n - R b_n) / sum_n b_n
 
-    m being how many rows have b_n other than 0. For the plain mean of N values this is their
-    standard deviation, over N - 1, divided by sqrt(N). In a sequence a_n and b_n are sums over the
-    positions of a row, which need not be independent. The z_n of a weighted sum of losses, such as
-    the loss of several outputs, is the weighted sum of theirs; that of a function of a mean, such
-    as the perplexity, z_n times its derivative.
+    where m is the number of rows with b_n other than 0. For the plain mean of N values this is
+    their standard deviation (with N - 1) divided by sqrt(N). In a sequence a_n and b_n are sums
+    over the positions of a row, which need not be independent. For a weighted sum of losses, such
+    as the loss of several outputs, z_n is the weighted sum of their z_n; for a function of a mean,
+    such as the perplexity, z_n is multiplied by its derivative.
 
-    The metrics of the model are as before afterwards. Nothing is updated.
+    Afterwards the metrics of the model are as before. Nothing is updated.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -43,7 +43,7 @@ class RowMeans:
         self._step: Any = self._told if model.run_eagerly else None
 
     def measure(self, batches: tf.data.Dataset, sizes: list[int]) -> dict[str, float]:
-        """Returns values and, with `_se` behind the name, standard errors, of all workers together.
+        """Returns values and standard errors (`NAME_se`), of all workers together.
 
         Args:
             batches: This worker's part of each batch.
@@ -65,28 +65,28 @@ class RowMeans:
             values = _numbers(model.get_metrics_result())
             terms = {name: np.concatenate(parts, axis=1) for name, parts in told.items()}
             losses = self._of_losses(terms)
-            # Keras takes the mean of the means of batches.
+            # Keras averages the means of batches.
             values |= {name: mean.value for name, mean in losses.items()}
             errors = {name: mean.standard_error for name, mean in losses.items()}
             return _interleaved(values, errors | self._of_metrics(terms))
         finally:
-            model.reset_metrics()  # those that have come up here
+            model.reset_metrics()  # metrics that were created here
             for variable, value in zip(variables, before, strict=True):
                 variable.assign(value)
 
     def directions(self) -> dict[str, str | None]:
-        """Returns by name whether `"up"` is better or `"down"`, once there was a measurement."""
+        """Returns by name whether `"up"` or `"down"` is better, after the first measurement."""
         losses = dict.fromkeys([LOSS, *(name for name, _ in weighted_losses(self._model))], "down")
         pairs = metric_names(self._model)
         return {name: getattr(metric, "_direction", None) for metric, name in pairs} | losses
 
     def _told(self, batch: Any, size: tf.Tensor) -> dict[str, Terms]:
-        """Updates the metrics by a batch; returns the terms of each mean by a name of its own."""
+        """Updates the metrics by a batch; returns the terms of each mean by a unique name."""
         told: dict[str, Terms] = {}
         losses = 0
 
         def add(name: str, values: Any, counts: Any) -> None:
-            # Positions of a sequence come flat, or behind the rows.
+            # Positions of a sequence are flattened, or a second dimension.
             terms = [
                 tf.reduce_sum(tf.reshape(tf.cast(each, tf.float64), [size, -1]), axis=1)
                 for each in (values, counts)
@@ -106,15 +106,15 @@ class RowMeans:
 
         with means_told(of_loss, of_metric), ratios_told(of_metric):
             self._model.test_step(batch)
-        if self._model.losses:  # of regularizers and the like
+        if self._model.losses:  # of regularizers, for example
             added = tf.add_n([tf.cast(loss, tf.float64) for loss in self._model.losses])
             add("added", tf.fill([size], added), tf.ones([size]))
         return told
 
     def _of_losses(self, terms: dict[str, np.ndarray]) -> dict[str, LinearMean]:
-        """Returns the loss and, where there are several, each of them, by name.
+        """Returns the loss and, if there are several, each of them, by name.
 
-        Nothing where a model computes its loss in another way than Keras.
+        Empty if a model computes its loss differently from Keras.
         """
         losses = weighted_losses(self._model)
         places = [f"loss {place}" for place in range(len(losses))]
@@ -140,7 +140,7 @@ class RowMeans:
 
 
 class LinearMean(NamedTuple):
-    """A mean R, and what each row adds to it, less its share: z_n of `RowMeans`."""
+    """A mean R, and the term z_n of each row: see `RowMeans`."""
 
     value: float
     z: np.ndarray
@@ -165,7 +165,7 @@ class LinearMean(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """NaN of less than two rows."""
+        """The standard error; NaN with fewer than two rows."""
         number = int(self.counts.sum())
         if number < 2:
             return math.nan
@@ -184,7 +184,7 @@ def _slope(metric: Any) -> float:
 
 
 def _numbers(results: dict[str, Any]) -> dict[str, float]:
-    """Returns the results that are one number, those of a metric that has several among them."""
+    """Returns the results that are one number, also from metrics with several results."""
     found: dict[str, float] = {}
     for name, value in results.items():
         if isinstance(value, dict):

@@ -20,27 +20,27 @@ from tfx_largeout.distribute.workers import current
 class RowSample:
     """A random sample without replacement of the rows that have a label, kept in memory.
 
-    Each row gets a random number, in the order of the data; those with the smallest numbers are the
-    sample, in the order of the data. So it is the same sample from arrays and from a data set of
-    the same rows, whatever the batches, and one pass finds it.
+    Each row gets a random number, in the order of the data; the rows with the smallest numbers are
+    the sample, in the order of the data. So arrays and a data set of the same rows give the same
+    sample, with any batch size, in one pass.
 
-    Dense batches of a data set that differ in other dimensions than the first, as padded sequences
-    do, are padded to the largest: integers of labels by -1, everything else by 0.
+    Dense batches of a data set with different lengths, such as padded sequences, are padded to the
+    largest: integer labels with -1, everything else with 0.
 
     Args:
-        asked_by: Who errors say that asks.
+        asked_by: The name of the caller, for error messages.
         data: `(x, y)` or `(x, y, sample_weight)`, of arrays or tensors in any nesting; or batches
             of these as a `tf.data.Dataset`, a `PyDataset` or another iterable that ends.
-        rows: How many, or all that there are.
-        seed: Of the choice.
-        ignored: An id that is not a label, as -1 is.
+        rows: The number of rows; all if there are fewer.
+        seed: The seed of the choice.
+        ignored: An id that is not a label, like -1.
 
     Attributes:
-        size: How many rows there are.
-        seen: Of how many, those without a label included.
+        size: The number of rows in the sample.
+        seen: The number of rows in the data, also without a label.
 
     Raises:
-        TypeError: The data are none of these.
+        TypeError: The data have another type.
         ValueError: They have no labels, no end, or parts of different lengths.
     """
 
@@ -75,10 +75,10 @@ class RowSample:
         )
 
     def batches(self, batch_size: int) -> tuple[tf.data.Dataset, list[int]]:
-        """Returns the rows in batches, and the size of each; over workers, a part of each batch.
+        """Returns the rows in batches, and their sizes; with several workers, a part of each batch.
 
         Raises:
-            ValueError: Workers have other rows.
+            ValueError: Workers have different rows.
         """
         agree(current(), self._asked_by, {"the sample of rows": self._digest})
         sizes = [min(batch_size, self.size - start) for start in range(0, self.size, batch_size)]
@@ -90,9 +90,9 @@ class RowSample:
 
 
 def in_batches(asked_by: str, data: Any, endless: bool = False) -> Iterator[tuple[Any, ...]]:
-    """Yields tuples of inputs, labels and, if there are any, weights; that of arrays at once.
+    """Yields tuples of inputs, labels and, if given, weights; arrays are one tuple.
 
-    What has no end is refused, unless `endless`.
+    Raises ValueError for infinite data, unless `endless`.
     """
     if isinstance(data, (tuple, list)):
         if len(data) not in (2, 3):
@@ -134,17 +134,17 @@ def _unpacked(asked_by: str, batch: Any) -> tuple[Any, ...]:
 
 
 def _as_rows(leaf: Any) -> Any:
-    """Returns an array that can be indexed by rows; floats in the dtype of Keras."""
+    """Returns an array that can be indexed by rows; floats in Keras's `floatx`."""
     if isinstance(leaf, (tf.SparseTensor, tf.RaggedTensor, tf.Tensor)) or hasattr(leaf, "tocsr"):
         return leaf.tocsr() if hasattr(leaf, "tocsr") else leaf
     array = np.asarray(leaf)
-    if array.dtype == np.float64:  # as `fit` has it
+    if array.dtype == np.float64:  # as in `fit`
         return _Cast(array) if array.ndim else array.astype(keras.config.floatx())
     return array
 
 
 class _Cast:
-    """Rows of a float64 array in the dtype of Keras, cast when they are taken."""
+    """Rows of a float64 array in Keras's `floatx`, cast on access."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -155,7 +155,7 @@ class _Cast:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Maps the leaves of a nesting of dicts, tuples and lists, which become tuples."""
+    """Maps the leaves of nested dicts, tuples and lists; lists become tuples."""
     if isinstance(tree, dict):
         return {name: map_leaves(function, value) for name, value in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -164,7 +164,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """Returns the leaves of such a nesting."""
+    """Returns the leaves of nested dicts, tuples and lists."""
     found: list[Any] = []
     map_leaves(found.append, tree)
     return found
@@ -179,7 +179,7 @@ def _length(leaf: Any) -> int:
 
 
 def common_length(asked_by: str, batch: Any) -> int:
-    """Returns the number of rows of all parts of a batch, or refuses different ones."""
+    """Returns the number of rows of a batch; raises ValueError if its parts differ."""
     lengths = sorted({_length(leaf) for leaf in leaves_of(batch)})
     if len(lengths) != 1 or lengths[0] < 0:
         raise ValueError(
@@ -190,7 +190,7 @@ def common_length(asked_by: str, batch: Any) -> int:
 
 
 def _has_label(y: Any, length: int, ignored: int | None) -> np.ndarray:
-    """Says of which rows some output has a label. Targets that are floats are labels."""
+    """Returns for each row whether some output has a label. Float targets count as labels."""
     counted = np.zeros(length, bool)
     for leaf in leaves_of(y):
         if isinstance(leaf, tf.SparseTensor):
@@ -233,7 +233,7 @@ def rows_of(leaf: Any, rows: np.ndarray) -> Any:
 
 
 def _merged(parts: list[Any], padding: int, rows: np.ndarray) -> Any:
-    """Returns some rows of nestings that follow each other."""
+    """Returns some rows of consecutive nested batches."""
     first = parts[0]
     if isinstance(first, dict):
         of_names = {name: [part[name] for part in parts] for name in first}

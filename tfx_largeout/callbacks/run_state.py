@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class RunState:
-    """What a step reads or changes, the data aside; `trainer` trains the model if not None."""
+    """All state that a step uses, except data; `trainer` trains the model if not None."""
 
     def __init__(
         self, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback], trainer: Any
@@ -39,7 +39,7 @@ class RunState:
         self._trainer_name = type(model if trainer is None else trainer).__name__
 
     def snapshot(self) -> Snapshot:
-        """Returns the state; over workers the facts of the model are the same on all of them."""
+        """Returns the state; the facts of the model are the same on all workers."""
         states, arrays = [], []
         for number, callback in enumerate(self._callbacks):
             state, of_callback = callback_state(callback)
@@ -76,15 +76,15 @@ class RunState:
             self._refuse_arrays_of_callbacks(run)
 
     def restore(self, run: StoredRun) -> bool:
-        """Takes on a state that `check` has passed; returns what `ModelState.restore` does.
+        """Restores a state that passed `check`; returns the result of `ModelState.restore`.
 
         Raises:
-            RuntimeError: As there; names the file.
+            RuntimeError: As `ModelState.restore`, with the name of the file.
         """
         facts, before = run.facts, None
         arrays = [_arrays_under(f"{_OF_CALLBACKS}{i}/", run) for i in range(len(self._callbacks))]
         seed = run.array(_GLOBAL_SEED) if _GLOBAL_SEED in run.names else None
-        if self._trainer is not None:  # first, as it may refuse
+        if self._trainer is not None:  # first, as it may raise an error
             before = self._trainer.get_state()
             self._trainer.set_state(_arrays_under(_OF_TRAINER, run))
         anew = run.num_workers != current().size
@@ -133,10 +133,10 @@ def _numpy_state() -> list[Any]:
 
 
 def callback_state(callback: keras.callbacks.Callback) -> tuple[dict[str, Any], Arrays]:
-    """Returns attributes as JSON can hold them, and the arrays among them; leaves out others.
+    """Returns plain attributes for JSON, and arrays; leaves out others.
 
-    Plain are numbers, strings, None, arrays, functions of `keras.ops` (which callbacks compare
-    with), and lists, tuples and dictionaries of them.
+    Plain values are numbers, strings, None, arrays, functions of `keras.ops` (for comparison in
+    callbacks), and lists, tuples and dictionaries of them.
     """
     state: dict[str, Any] = {}
     arrays: Arrays = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SampledValidation: exact validation on the same few rows, every so many steps."""
+"""SampledValidation: exact validation on the same few rows, every few steps."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tfx_largeout.callbacks.step_measurements import StepMeasurements
 from tfx_largeout.losses.base import HeadLoss
 
 _PREFIX = "val_"
-_LAYOUT = "custom_scalars"  # TensorBoard's plugin of charts with a band
+_LAYOUT = "custom_scalars"  # TensorBoard's plugin for charts with a band
 
 
 class SampledValidation(StepMeasurements):
-    """Validates on a fixed random sample of rows, in time that does not grow with the data.
+    """Validates on a fixed random sample of rows; the time does not grow with the data.
 
-    The loss and the metrics that the model was compiled with are evaluated, exactly, at the end of
-    each epoch and, with `every`, within epochs. Each goes into the logs as Keras has it, and with
-    it the standard error of every value that is a mean, or a ratio of means, over rows:
+    The model's compiled loss and metrics are evaluated, exactly, at the end of each epoch and, with
+    `every`, within epochs. They go into the logs under Keras's names, with the standard error of
+    every value that is a mean, or a ratio of means, over rows:
 
         val_loss, val_loss_se, val_precision_at_1, val_precision_at_1_se, ...
 
     so that `EarlyStopping(monitor="val_loss")`, `ModelCheckpoint`, `ReduceLROnPlateau`,
-    `TensorBoard` and the history work with them. They must stand behind this callback in `fit`.
+    `TensorBoard` and the history work with them. They must come after this callback in `fit`.
 
     ```python
     validation = tlo.callbacks.SampledValidation(x, y, rows=16, every=1, patience=3)
@@ -38,59 +38,59 @@ class SampledValidation(StepMeasurements):
     validation.history[-1]["val_loss"], validation.history[-1]["val_loss_se"]
     ```
 
-    A value is what `evaluate` gives for the rows of the sample in one batch; memory is as for a
-    batch of `batch_size`. For N rows with the values v_n, the standard error of their mean is
+    A value equals `evaluate` on the sample as one batch; memory is as for a batch of `batch_size`.
+    For N rows with the values v_n, the standard error of their mean is
 
         se = sqrt(sum_n (v_n - mean)^2 / (N - 1) / N),
 
-    and of ratios of sums, such as weighted means, by the delta method. It says how far the value is
-    from the value on infinitely many rows of the same kind: there is no factor for a finite set of
-    rows, and it is not 0 where the sample is all there are. Positions of a sequence count together,
-    as one row. Two values of one model on the same rows differ by less than the errors say. Metrics
-    that are no ratio of sums over rows, such as AUC, have none.
+    and for ratios of sums, such as weighted means, it comes from the delta method. It estimates the
+    distance from the value on infinitely many rows of the same kind: without a finite-population
+    factor, so it is not 0 even if the sample has all rows. A sequence counts as one row. Between
+    two measurements on the same rows, differences have smaller errors. Metrics that are not a ratio
+    of sums over rows, such as AUC, have no standard error.
 
-    Rows are chosen when training first begins, without replacement, among the rows with a label:
-    from arrays, or by one pass over a data set, the same rows in either case. They are kept.
+    Rows are chosen at the first start of training, without replacement, among the rows with a
+    label: from arrays, or by one pass over a data set, with the same result. They are kept in
+    memory.
 
-    Training with `patience` is stopped in the middle of an epoch, if need be. With `restore_best`
-    the weights of the best measurement are put back at the end of the training, as `EarlyStopping`
-    does it. `Checkpoint(callbacks=[validation])` saves the best value, the waiting, these weights
-    and the history.
+    `patience` can stop training in the middle of an epoch. With `restore_best` the weights of the
+    best measurement are restored at the end of training, as in `EarlyStopping`.
+    `Checkpoint(callbacks=[validation])` saves the best value, the count for `patience`, these
+    weights and the history.
 
-    With a `log_dir`, TensorBoard gets the values by the number of the step, and bands of one
-    standard error below and above them, under "Custom scalars". Training is as without it, bit for
-    bit, up to where it stops; metrics of the training go on in the middle of an epoch.
+    With a `log_dir`, TensorBoard gets the values by step, with bands of one standard error below
+    and above, under "Custom scalars". The callback does not change training, bit for bit, except
+    that it may stop it; training metrics continue in the middle of an epoch.
 
-    Over several workers (see `tlo.distribute`) all give the same rows: the whole ones, and not
-    their parts.
+    Several workers (see `tlo.distribute`) all pass the same, whole data, not their parts.
 
-    Cost: O(rows C D) each time, in memory of a batch; the rows themselves, and with `restore_best`
-    a copy of all weights.
+    Cost: O(rows C D) per validation, with the memory of a batch; also the rows themselves, and with
+    `restore_best` a copy of all weights.
 
     Args:
-        x: Inputs, as `evaluate` takes them: arrays or tensors, dense, sparse or ragged, in any
-            nesting; or batches `(x, y)` or `(x, y, weights)` as a `tf.data.Dataset`, a `PyDataset`
-            or another iterable, which must end. Dense batches that differ in length, as padded
-            sequences do, are padded: labels by -1, everything else by 0.
+        x: Inputs, as for `evaluate`: arrays or tensors, dense, sparse or ragged, nested or not; or
+            batches `(x, y)` or `(x, y, weights)` as a `tf.data.Dataset`, a `PyDataset` or another
+            finite iterable. Dense batches with different lengths, such as padded sequences, are
+            padded: labels with -1, everything else with 0.
         y: Labels of arrays.
         sample_weight: Their weights. Default None: 1.
-        rows: How many rows, or all where there are fewer. Default 2000.
-        every: Steps from one validation to the next. Default None: only at the end of each epoch.
+        rows: The number of rows; all if there are fewer. Default 2000.
+        every: Steps between validations. Default None: only at the end of each epoch.
         batch_size: Rows of a batch. Default 256.
-        seed: Of the choice. Default 0.
-        monitor: What `patience` and `restore_best` look at. Default `"val_loss"`.
-        mode: `"min"`, `"max"`, or `"auto"` (default): what is known to be better of the monitor.
-        min_delta: By how much a better value must be better. Default 0.
-        patience: After how many validations in turn without a better value training stops. Default
-            None: it doesn't.
-        restore_best: Default False.
+        seed: The seed of the choice. Default 0.
+        monitor: The value for `patience` and `restore_best`. Default `"val_loss"`.
+        mode: `"min"`, `"max"`, or `"auto"` (default): by the kind of the monitor.
+        min_delta: The smallest change that counts as better. Default 0.
+        patience: The number of validations in turn without a better value after which training
+            stops. Default None: never.
+        restore_best: Whether to restore the best weights. Default False.
         log_dir: Folder for TensorBoard's event files. Default None: none are written.
 
     Raises:
         ValueError: An argument is out of range. When training begins: no row has a label, or the
-            data have no end. In training: there is no such `monitor`, or `"auto"` knows nothing of
-            it; `fit` has `validation_data`, whose values have the same names.
-        TypeError: When training begins: the data are none of these, or the model has no `HeadLoss`.
+            data have no end. In training: there is no such `monitor`, or its direction is unknown
+            for `"auto"`; `fit` has `validation_data`, whose values would have the same names.
+        TypeError: When training begins: the data have another type, or the model has no `HeadLoss`.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SampledValidation(StepMeasurements):
                 "sample_weight must be None where x comes in batches, which may have weights"
             )
         data = x if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
-        self._data = lambda: data  # what is no array is not saved by Checkpoint
+        self._data = lambda: data  # Checkpoint saves only arrays
         self._sample: RowSample | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -141,8 +141,8 @@ class SampledValidation(StepMeasurements):
         self.open_log()
         self.history = []
         self.values: dict[str, float] = {}
-        # Steps that are over, those before this epoch, and its number. Where `Checkpoint` goes on
-        # within an epoch, it calls `on_train_batch_end` for steps that are over.
+        # Steps taken, steps before this epoch, and its number. If `Checkpoint` continues within an
+        # epoch, it calls `on_train_batch_end` for earlier steps.
         self.step, self._before, self._epoch = 0, 0, -1
         self.best: float | None = None
         self.best_step, self.wait = 0, 0
@@ -188,14 +188,14 @@ class SampledValidation(StepMeasurements):
             self._compare()
 
     def _compare(self) -> None:
-        """Keeps what is best, and stops the training where nothing better has come for long."""
+        """Stores the best value, and stops training after `patience` validations without one."""
         if self.monitor not in self.values:
             raise ValueError(
                 f"monitor must be one of {', '.join(self.values)}; got {self.monitor!r}"
             )
         value, sign = self.values[self.monitor], -1 if self._is_up() else 1
         worst = math.inf if self.best is None else sign * self.best - self.min_delta
-        if sign * value < worst:  # NaN is not
+        if sign * value < worst:  # False for NaN
             self.best, self.best_step, self.wait = value, self.step, 0
             if self.restore_best:
                 self.best_weights = self.model.get_weights()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StepMeasurements: base of the callbacks that measure every so many steps, and keep it."""
+"""StepMeasurements: base of callbacks that measure every few steps and store the values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 class StepMeasurements(keras.callbacks.Callback):
-    """Keeps measurements in `history`, and writes them for TensorBoard if there is a `log_dir`."""
+    """Stores measurements in `history`, and writes them for TensorBoard if there is a `log_dir`."""
 
     def __init__(self, log_dir: str | Path | None) -> None:
         super().__init__()
@@ -20,12 +20,12 @@ class StepMeasurements(keras.callbacks.Callback):
         self._writer: Any = None
 
     def open_log(self) -> None:
-        """Makes the file of this run."""
+        """Creates the file of this run."""
         if self.log_dir is not None:
             self._writer = tf.summary.create_file_writer(str(self.log_dir))
 
     def note(self, step: int, values: dict[str, float]) -> None:
-        """Keeps and writes the values of a step."""
+        """Stores and writes the values of a step."""
         self.history.append({"step": step, **values})
         self.write(step, values)
 

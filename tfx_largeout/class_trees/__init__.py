@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees whose leaves are the classes. `base.py` says what a tree has to do."""
+"""Trees whose leaves are the classes. `base.py` defines the interface."""
 
 from tfx_largeout.class_trees.base import ClassTree, RowTable, TableGradient
 from tfx_largeout.class_trees.huffman_tree import HuffmanTree, huffman_code_lengths

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree over classes: probabilities of classes as products of decisions on the way to them."""
+"""The tree over classes: probabilities of classes are products of decisions on their path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ClassOrder:
     def __init__(self, classes: np.ndarray) -> None:
         self._classes = self._positions = None
         if np.array_equal(classes, np.arange(len(classes))):
-            return  # then neither table is needed
+            return  # neither table is needed
         positions = np.empty(len(classes), np.int32)
         positions[classes] = np.arange(len(classes), dtype=np.int32)
         with tf.init_scope():
@@ -32,7 +32,7 @@ class ClassOrder:
             self._positions = tf.constant(positions, tf.int32)
 
     def positions(self, classes: tf.Tensor) -> tf.Tensor:
-        """Returns where classes (int64) stand."""
+        """Returns the positions of classes (int64)."""
         if self._positions is None:
             return classes
         return tf.cast(tf.gather(self._positions, classes), tf.int64)
@@ -44,12 +44,12 @@ class ClassOrder:
         return tf.cast(tf.gather(self._classes, positions), tf.int64)
 
     def by_class(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns values `[C, ...]`, which stand in the order of positions, in that of classes."""
+        """Reorders values `[C, ...]` from the order of positions to the order of classes."""
         return values if self._positions is None else tf.gather(values, self._positions)
 
 
 class RowTable(NamedTuple):
-    """Weights of a kind of decision: a row for each.
+    """The weights of one kind of decision: a row per decision.
 
     Attributes:
         kernel: `[R, D]`, a Keras variable.
@@ -62,7 +62,7 @@ class RowTable(NamedTuple):
     def logits(self, ids: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         """Returns the logits `[n, N]` of the rows `ids` `[n]`, in the dtype of `hidden` `[N, D]`.
 
-        A row a decision, so that what belongs to neighbours lies together.
+        One row per decision, so that neighbouring decisions are adjacent in memory.
         """
         rows = tf.cast(prunable_gather(bare_variable(self.kernel), ids), hidden.dtype)
         logits = tf.matmul(rows, hidden, transpose_b=True)
@@ -72,7 +72,7 @@ class RowTable(NamedTuple):
         return logits + tf.cast(bias, hidden.dtype)[:, tf.newaxis]
 
     def logits_of_each(self, rows: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
-        """Returns the logits `[N, K, M]` of rows of each example; any where a row is -1."""
+        """Returns the logits `[N, K, M]` of rows of each example; undefined for a row of -1."""
         no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
         logits = candidate_logits(*self, hidden, no_labels, flat(rows)).candidate_logits
         return tf.reshape(logits, tf.shape(rows))
@@ -85,11 +85,11 @@ def flat(values: tf.Tensor) -> tf.Tensor:
 
 
 class TableGradient(NamedTuple):
-    """The gradient with respect to those logits of a table that a step looked at.
+    """The gradient with respect to the logits of a table that a step used.
 
     Attributes:
-        table: Its name.
-        rows: `[S]` or `[N, S]` int64, rows of the table; -1 where there is none.
+        table: The name of the table.
+        rows: `[S]` or `[N, S]` int64, rows of the table; -1: none.
         gradient: `[N, S]`.
     """
 
@@ -99,15 +99,15 @@ class TableGradient(NamedTuple):
 
 
 class ClassTree:
-    """A tree whose leaves are the classes, and which decides at each inner node by its own weights.
+    """A tree whose leaves are the classes; each inner node has weights for its decision.
 
-    The probability of a class is the product of the probabilities of the decisions on the way to
-    it, so that probabilities sum to 1 over the classes without a sum over all of them.
+    The probability of a class is the product of the probabilities of the decisions on its path. So
+    the probabilities of all classes sum to 1, without computing a sum over all of them.
 
     Attributes:
         num_classes: C.
         order: Classes in the order of the leaves.
-        table_rows: For the name of each table of weights, its number of rows.
+        table_rows: The number of rows of each table of weights, by name.
     """
 
     num_classes: int
@@ -121,16 +121,16 @@ class ClassTree:
 
         Args:
             tables: The weights.
-            hidden: `[N, D]` float32, or float64 beside float64 weights.
+            hidden: `[N, D]` float32, or float64 with float64 weights.
             labels: N examples.
         """
         raise NotImplementedError
 
     def gradients(self, residuals: Any, gradient: tf.Tensor) -> list[TableGradient]:
-        """Returns the gradient with respect to the logits that `log_probabilities` looked at.
+        """Returns the gradient with respect to the logits that `log_probabilities` used.
 
         Args:
-            residuals: What `log_probabilities` returned as such.
+            residuals: The residuals of `log_probabilities`.
             gradient: The gradient of the loss with respect to the log-probabilities, `[N, K]`.
         """
         raise NotImplementedError
@@ -142,8 +142,8 @@ class ClassTree:
 
         Args:
             tables: The weights.
-            hidden: `[N, D]`, as `log_probabilities`.
-            best_first: Whether to begin where high probabilities can be. Default False: in the
+            hidden: `[N, D]`, as in `log_probabilities`.
+            best_first: Whether to begin where probabilities can be highest. Default False: in the
                 order of the leaves.
         """
         raise NotImplementedError

@@ -14,20 +14,20 @@ from tfx_largeout.labels import Labels
 from tfx_largeout.ops.sorted_search import upper_bound
 
 NODES = "node"
-_RAREST = 2.0**-40  # of all: no class is treated as rarer, so no code word is longer than 60
-_MOST_SHIFT = 62  # no class has a number this long, and shifts of 64 are undefined
+_RAREST = 2.0**-40  # smallest share: no code word is longer than 60
+_MOST_SHIFT = 62  # no path is this long, and shifts of 64 are undefined
 
 
 def huffman_code_lengths(counts: np.ndarray) -> np.ndarray:
-    """Returns `[C]` int32: the depth of each class in a binary tree of least mean depth.
+    """Returns `[C]` int32: the depth of each class in a binary tree of minimal mean depth.
 
-    Huffman's algorithm joins the two lightest trees, C - 1 times. All trees that are no heavier
-    than the sum s of the two lightest get joined before any new one (each weighs s or more), so
-    they can be joined in one go, pair by pair. Since s grows by half or more each time, that takes
-    fewer than 100 rounds.
+    Huffman's algorithm joins the two lightest trees, C - 1 times. All trees that weigh at most the
+    sum s of the two lightest are joined before any new tree (each new one weighs at least s), so
+    they can be joined pair by pair in one round. Since s grows by half or more per round, fewer
+    than 100 rounds are needed.
 
-    Only the lengths are returned: the mean depth depends on nothing else, and the tree that has its
-    leaves in a canonical order needs no pointers (see `HuffmanTree`).
+    Only the lengths are returned: they determine the mean depth, and a tree with its leaves in
+    canonical order needs no pointers (see `HuffmanTree`).
 
     Cost: O(C log C) time; memory 60 bytes per class.
 
@@ -40,7 +40,7 @@ def huffman_code_lengths(counts: np.ndarray) -> np.ndarray:
     """
     order = np.argsort(counts, kind="stable")
     weights = counts[order].astype(np.float64)
-    # A sum one after the other is the same to the last bit on each machine.
+    # A sequential sum is the same to the last bit on every machine.
     leaves = np.maximum(weights, np.cumsum(weights)[-1] * _RAREST)
     lengths = np.empty(len(counts), np.int32)
     lengths[order] = _depths(_rounds(leaves), len(counts))
@@ -48,20 +48,20 @@ def huffman_code_lengths(counts: np.ndarray) -> np.ndarray:
 
 
 class HuffmanTree(ClassTree):
-    """A binary tree with given depths of the classes, its leaves in canonical order.
+    """A binary tree with given depths of the classes, and leaves in canonical order.
 
         log p(c | h) = sum_n log sigmoid(s_n (w_n . h + b_n))
 
-    over the inner nodes n on the way to c, with s_n = 1 where the way goes to the first child and
-    -1 where it goes to the second.
+    over the inner nodes n on the path to c, with s_n = 1 if the path goes to the first child and -1
+    if it goes to the second.
 
-    On each level, nodes are numbered from 0: first the inner ones, then the leaves, by id of their
-    class. The children of inner node u are then 2u and 2u + 1 of the next level, and the ancestor
-    of leaf u on level d at depth l is u >> (l - d): a path is a few shifts, and takes neither
-    pointers nor tables. Inner nodes are rows of the table, level by level, so that the ancestors of
-    neighbours are neighbours, too.
+    On each level, nodes are numbered from 0: first the inner ones, then the leaves, by class id.
+    The children of inner node u are then 2u and 2u + 1 of the next level, and the ancestor of leaf
+    u on level d at depth l is u >> (l - d): a path takes a few shifts, without pointers or tables.
+    Inner nodes are rows of the table, level by level, so that ancestors of neighbours are
+    neighbours, too.
 
-    Cost: O(l D) per label of depth l; of a sweep O(C D) per example.
+    Cost: O(l D) per label of depth l; a sweep O(C D) per example.
 
     Args:
         lengths: `[C]`, the depth of each class; sum_c 2^-length = 1.
@@ -112,7 +112,7 @@ class HuffmanTree(ClassTree):
         return depths, tf.gather(self.inner, depths) + places
 
     def _paths(self, labels: Labels) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the nodes `[N, K, P]` from the root to each label, and the signs.
+        """Returns the nodes `[N, K, P]` from the root to each label, and their signs.
 
         P is the depth of the deepest of these labels; nodes are rows, padded with -1.
         """
@@ -120,17 +120,17 @@ class HuffmanTree(ClassTree):
         numbers = numbers[..., tf.newaxis]
         depths = tf.where(labels.mask, depths, 0)[..., tf.newaxis]
         levels = tf.range(tf.maximum(tf.reduce_max(depths), 1))
-        below = depths - levels  # how far above the leaf a level is
+        below = depths - levels  # the distance from a level to the leaf
         rows = tf.gather(self.first_rows, levels) + _ancestor(numbers, below)
         signs = 1 - 2 * (_ancestor(numbers, below - 1) & 1)
         return tf.where(below > 0, rows, -1), signs
 
 
 class _Residuals(NamedTuple):
-    """What the backward pass uses again.
+    """The data that the backward pass reuses.
 
     Attributes:
-        nodes: `[N, K, P]`, rows; -1 where there is none.
+        nodes: `[N, K, P]`, rows; -1: none.
         signs: `[N, K, P]`, 1 or -1.
         margins: `[N, K, P]`, sign times logit.
     """
@@ -179,23 +179,23 @@ class _LeafSweep(Sweep):
     def _range(
         self, below: tf.Tensor, first: tf.Tensor, end: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the first and the end of those nodes' ancestors so many levels above."""
+        """Returns the first and the end of the nodes' ancestors, a number of levels above."""
         return _ancestor(first, below), _ancestor(end - 1, below) + 1
 
 
 def _ancestor(number: tf.Tensor, above: tf.Tensor) -> tf.Tensor:
-    """Returns the number, on its level, of the ancestor so many levels above a node."""
+    """Returns the number, on its level, of a node's ancestor, a number of levels above."""
     return tf.bitwise.right_shift(number, tf.clip_by_value(above, 0, _MOST_SHIFT))
 
 
 def _rounds(leaves: np.ndarray) -> list[np.ndarray]:
-    """Returns for each round the trees that it joins, pairs of neighbours.
+    """Returns for each round the trees that it joins, as neighbouring pairs.
 
-    Leaves are trees 0 to C - 1, joined ones get the numbers C, C + 1, ...
+    Leaves are trees 0 to C - 1; joined trees get the numbers C, C + 1, ...
     """
     num_leaves = len(leaves)
-    weights = np.concatenate([leaves, np.empty(num_leaves - 1)])  # joined trees come out in order
-    leaf, joined, made = 0, num_leaves, num_leaves  # the first of each kind that is left; the end
+    weights = np.concatenate([leaves, np.empty(num_leaves - 1)])  # joined trees are made in order
+    leaf, joined, made = 0, num_leaves, num_leaves  # first remaining ones; the end
     rounds = []
     while made < len(weights):
         lightest = np.concatenate([weights[leaf:num_leaves][:2], weights[joined:made][:2]])
@@ -216,7 +216,7 @@ def _rounds(leaves: np.ndarray) -> list[np.ndarray]:
 
 
 def _depths(rounds: list[np.ndarray], num_leaves: int) -> np.ndarray:
-    """Returns the depth of each leaf, from the root (which was joined last) down."""
+    """Returns the depth of each leaf, from the root (joined last) down."""
     depths = np.zeros(2 * num_leaves - 1, np.int32)
     parents_end = 2 * num_leaves - 1
     for trees in reversed(rounds):

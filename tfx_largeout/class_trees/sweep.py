@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What needs all classes, in one sweep of blocks: log-probabilities, ranks, the best k."""
+"""Sweeps over blocks of all classes: log-probabilities, ranks, the best k."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.ops.exact.ranks_from_logits import count_above, order_keys
 from tfx_largeout.ops.sorted_search import lower_bound
 
-_BLOCK_ELEMENTS = 2**20  # log-probabilities that exist at a time: 4 MiB in float32
+_BLOCK_ELEMENTS = 2**20  # log-probabilities in memory: 4 MiB in float32
 _BLOCK_CLASSES = 2**14
 
 
 class Sweep:
-    """Walks over all classes of a tree, and gives their log-probabilities block by block.
+    """Iterates over all classes of a tree, and returns their log-probabilities block by block.
 
     A place is an int64 scalar; the first is 0.
 
     Attributes:
-        end: The place behind the last block.
+        end: The place after the last block.
         hidden: `[N, D]`.
     """
 
@@ -31,7 +31,7 @@ class Sweep:
 
     @property
     def size(self) -> tf.Tensor:
-        """How many classes make a good block, an int64 scalar."""
+        """The number of classes of a block, an int64 scalar."""
         batch = tf.maximum(tf.shape(self.hidden, tf.int64)[0], 1)
         return tf.minimum(tf.maximum(_BLOCK_ELEMENTS // batch, 64), _BLOCK_CLASSES)
 
@@ -40,7 +40,7 @@ class Sweep:
         raise NotImplementedError
 
     def bound(self, place: tf.Tensor) -> tf.Tensor:
-        """Returns a number that no log-probability from a place on exceeds."""
+        """Returns an upper bound of the log-probabilities from a place on."""
         return tf.zeros([], self.hidden.dtype)
 
 
@@ -51,9 +51,9 @@ def _over_blocks(
     goes_on: Callable[..., tf.Tensor] | None = None,
     shapes: Sequence[tf.TensorShape] | None = None,
 ) -> list[Any]:
-    """Returns what is left of `start` when `body(classes, values, *state)` has seen each block.
+    """Folds `body(classes, values, *state)` over all blocks, from `start`; returns the state.
 
-    It ends early where `goes_on(place, *state)` says so.
+    It ends early if `goes_on(place, *state)` is False.
     """
 
     def condition(place: tf.Tensor, *state: Any) -> tf.Tensor:
@@ -75,7 +75,7 @@ def _over_blocks(
 
 
 def all_log_probabilities(sweep: Sweep) -> tf.Tensor:
-    """Returns `[C, N]`, in the order in which the sweep comes by.
+    """Returns `[C, N]`, in the order of the sweep.
 
     Cost: a sweep; memory O(C N).
     """
@@ -99,7 +99,7 @@ def sum_of_log_probabilities(sweep: Sweep) -> tf.Tensor:
 
     Cost: a sweep; memory for a block.
     """
-    # The running sum is float64, so that its rounding doesn't add up.
+    # The running sum is float64, so that rounding errors don't add up.
     (total,) = _over_blocks(
         sweep,
         lambda _, values, total: [total + tf.cast(tf.reduce_sum(values, axis=0), tf.float64)],
@@ -111,8 +111,7 @@ def sum_of_log_probabilities(sweep: Sweep) -> tf.Tensor:
 def target_ranks(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:
     """Returns the rank of each label: how many classes are more probable, ties by lower id.
 
-    Both the label's log-probability and those it is compared with come from the sweep, so that
-    what is equal compares as equal.
+    The log-probabilities of labels also come from the sweep, so that ties compare as equal.
 
     Cost: two sweeps, and O(N K C); memory for a block.
 
@@ -138,25 +137,25 @@ def best_classes(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the k highest log-probabilities, falling, and their classes; ties by lower id.
 
-    Stops where the bound of what is left is below the k best of all examples.
+    Stops when the bound of the remaining classes is below the k best of all examples.
 
     Cost: up to a sweep; memory for a block.
 
     Args:
         sweep: Over all classes.
         k: 0 <= k <= C.
-        allowed: What each example may find. Default: all classes. Where there are fewer than k,
-            -inf and -1 follow.
+        allowed: The classes that each example may find. Default: all classes. If there are fewer
+            than k, -inf and -1 follow.
 
     Returns:
         `[N, k]` and `[N, k]` int64.
     """
-    none_left = tf.constant(tf.int64.max)  # behind all ids
+    none_left = tf.constant(tf.int64.max)  # larger than all ids
     batch = tf.shape(sweep.hidden)[0]
     lowest = tf.constant(float("-inf"), sweep.hidden.dtype)
 
     def goes_on(place: tf.Tensor, least: tf.Tensor, *best: tf.Tensor) -> tf.Tensor:
-        # It is evaluated behind the last block, too.
+        # Also evaluated after the last block.
         bound = sweep.bound(tf.minimum(place, sweep.end - 1))
         return tf.where(tf.math.is_nan(bound), tf.zeros_like(bound), bound) >= least
 

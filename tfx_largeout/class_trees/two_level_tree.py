@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TwoLevelTree: first the cluster, then the class among the cluster's; and which clusters."""
+"""TwoLevelTree: first the cluster, then the class within it; and how to form clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.sorted_search import upper_bound
 
 CLUSTERS, MEMBERS = "cluster", "class"
-_RAREST = 1 / 16  # of the mean share: no class is treated as rarer, so no cluster is huge
+_RAREST = 1 / 16  # smallest share, relative to the mean: limits the size of clusters
 
 
 def equal_clusters(num_classes: int) -> np.ndarray:
@@ -32,14 +32,14 @@ def equal_clusters(num_classes: int) -> np.ndarray:
 def frequency_clusters(counts: np.ndarray) -> np.ndarray:
     """Returns the cluster `[C]` int32 of each class; frequent classes are in small clusters.
 
-    An example of class c looks at G clusters and at the n(c) members of its own. Let classes be
-    sorted by falling share p. With clusters of n(c) neighbours there are G = sum_c 1/n(c) of them,
-    and the mean cost is sum_c 1/n(c) + sum_c p_c n(c), least for n(c) = 1/sqrt(p_c): clusters hold
-    equal parts of sum_c sqrt(p_c). The cost is then 2 sum_c sqrt(p_c) <= 2 sqrt(C). Clusters of
-    equal size cost 2 sqrt(C), and so do those of equal mass unless single classes outweigh them:
-    for both, sum_c p_c n(c) = C/G.
+    An example of class c needs G clusters and the n(c) members of the cluster of c. Let classes be
+    sorted by falling share p. With clusters of n(c) neighbours, G = sum_c 1/n(c), and the mean cost
+    is sum_c 1/n(c) + sum_c p_c n(c), minimal for n(c) = 1/sqrt(p_c): clusters have equal parts of
+    sum_c sqrt(p_c). The cost is then 2 sum_c sqrt(p_c) <= 2 sqrt(C). Clusters of equal size cost 2
+    sqrt(C), and so do clusters of equal mass, unless single classes have more than that: for both,
+    sum_c p_c n(c) = C/G.
 
-    A class counts as at least 1/16 of the mean, which bounds n by about 4 sqrt(C).
+    A share is at least 1/16 of the mean, which bounds n by about 4 sqrt(C).
 
     Cost: O(C log C).
 
@@ -53,8 +53,8 @@ def frequency_clusters(counts: np.ndarray) -> np.ndarray:
         regularization and optimality in word classing: the least cost.
     """
     order = np.argsort(-counts.astype(np.float64), kind="stable")
-    # Sums one after the other: np.sum may add in another order on another machine, and a saved
-    # model finds its classes only if the clusters are the same to the last bit.
+    # Sequential sums: np.sum may add in another order on another machine, and a saved model finds
+    # its classes only if the clusters are the same to the last bit.
     shares = counts[order] / np.cumsum(counts, dtype=np.float64)[-1]
     parts = np.sqrt(np.maximum(shares, _RAREST / len(counts)))
     ends = np.cumsum(parts)
@@ -68,12 +68,12 @@ def frequency_clusters(counts: np.ndarray) -> np.ndarray:
 class TwoLevelTree(ClassTree):
     """A root with G children, the clusters, whose children are the classes.
 
-        log p(c | h) = log p(g | h) + log p(c | g, h),  g the cluster of c
+        log p(c | h) = log p(g | h) + log p(c | g, h),  where g is the cluster of c
 
     Both are softmaxes: over the G clusters, and over the members of one. The members of a cluster
     are neighbours in the table of classes, by id.
 
-    Cost: O((G + M) D) per label, M the size of its cluster; of a sweep O((G + C) D) per example.
+    Cost: O((G + M) D) per label, with M the size of its cluster; a sweep O((G + C) D) per example.
 
     Args:
         clusters: `[C]`, the cluster of each class: 0 to G - 1, none empty.
@@ -99,7 +99,7 @@ class TwoLevelTree(ClassTree):
         by_cluster = tf.nn.log_softmax(logits)
         clusters, places, members = self._members(labels)
         logits = tables[MEMBERS].logits_of_each(members, hidden)
-        # Padding counts as a cluster of zeros, so that nothing is infinite there.
+        # Padding counts as a cluster of zeros, so that its values are finite.
         there = (members >= 0) | ~labels.mask[..., tf.newaxis]
         infinity = tf.constant(float("inf"), logits.dtype)
         by_member = tf.nn.log_softmax(tf.where(there, logits, -infinity))
@@ -147,14 +147,14 @@ class TwoLevelTree(ClassTree):
 
 
 class _Residuals(NamedTuple):
-    """What the backward pass uses again.
+    """The data that the backward pass reuses.
 
     Attributes:
-        clusters: `[N, K]`, those of the labels.
-        places: `[N, K]`, of the labels among the members of their clusters.
-        members: `[N, K, M]`, positions; -1 where there is none.
+        clusters: `[N, K]`, the clusters of the labels.
+        places: `[N, K]`, the labels' places in their clusters.
+        members: `[N, K, M]`, positions; -1: none.
         by_cluster: `[N, G]`, log p(g | h).
-        by_member: `[N, K, M]`, log p(c | g, h); -inf where there is none.
+        by_member: `[N, K, M]`, log p(c | g, h); -inf: none.
     """
 
     clusters: tf.Tensor
@@ -165,7 +165,7 @@ class _Residuals(NamedTuple):
 
 
 class _ClusterSweep(Sweep):
-    """Whole clusters: those that fit into a block, at least one. A place is a cluster's in line."""
+    """Blocks of whole clusters, at least one. A place is the number of a cluster."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class _ClusterSweep(Sweep):
             self._by_cluster = tf.gather(self._by_cluster, line)
             self._bounds = tf.gather(self._bounds, line)
         self._starts, self._ends = starts, ends
-        self._after = tf.cumsum(ends - starts)  # how many classes there are up to each place
+        self._after = tf.cumsum(ends - starts)  # number of classes up to each place
 
     def block(self, place: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         before = tf.where(place > 0, tf.gather(self._after, tf.maximum(place - 1, 0)), 0)
@@ -197,7 +197,7 @@ class _ClusterSweep(Sweep):
         cluster = upper_bound(after, number)
         members = number + tf.gather(self._ends[place:next_place] - after, cluster)
         logits = self._table.logits(members, self.hidden)
-        # A log-softmax in each cluster; the part of it that is above 0 is 0, whatever the rounding.
+        # A log-softmax in each cluster; values above 0, from rounding, become 0.
         logits -= tf.gather(tf.math.segment_max(logits, cluster), cluster)
         sums = tf.math.log(tf.math.segment_sum(tf.exp(logits), cluster))
         by_cluster = self._by_cluster[place:next_place]

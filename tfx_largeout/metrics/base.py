@@ -22,13 +22,13 @@ from tfx_largeout.statistics import ExactStatistics
 
 
 class EvaluationMetric(keras.metrics.Metric):
-    """A metric without a result in training steps that leave it out: not even one of 0.
+    """A metric without a result in training steps that skip it, not even 0.
 
     Args:
         name, dtype: As any Keras metric.
     """
 
-    during_training: bool = False  # by this Keras's loops know a metric that asks heads
+    during_training: bool = False  # tells this package's loops that a metric uses heads
 
     def __init__(self, name: str | None, dtype: Any) -> None:
         super().__init__(name=name, dtype=dtype)
@@ -38,11 +38,11 @@ class EvaluationMetric(keras.metrics.Metric):
         self._skips_in: Any = None
 
     def skip(self) -> None:
-        """Is called in place of an update."""
+        """Called instead of an update."""
         self._skips_in = _present_graph()
 
     def _skips(self) -> bool:
-        """Whether it is asked for its result in training, without having been updated there."""
+        """Whether its result is requested in training, without an update there."""
         if self._skips_in is None:
             return False
         if tf.executing_eagerly():  # at the end of an epoch
@@ -60,17 +60,17 @@ class ExactMetric(EvaluationMetric):
 
     Args:
         during_training: Whether to update in the training steps of a model with a head, too. Each
-            such step then makes an exact pass over all C classes. Default False: training steps
-            cost nothing, and the metric is not in the logs of training (callbacks find it as
+            such step then needs an exact pass over all C classes. Default False: no cost in
+            training steps, and the metric is missing from the training logs (callbacks find it as
             `val_...`).
-        name: Name of the metric. Default None: the name of its class, if it has one.
+        name: Name of the metric. Default None: a name by its class.
         dtype: Dtype of the result. Default `keras.config.floatx()`. The sums stay float64.
-        ignore_class: An integer, in [0, C) or not: labels of this id are read as -1, no label.
+        ignore_class: An integer, in [0, C) or not: labels with this id are read as -1, no label.
             Default None: the class that the loss of the same output ignores, if it ignores one.
     """
 
     default_name: str | None = None
-    _direction = "up"  # where Keras's callbacks look for what is better
+    _direction = "up"  # for Keras's callbacks
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ExactMetric(EvaluationMetric):
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
 
     def example_ratio(self, statistics: ExactStatistics) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what each example adds to the numerator and to the denominator.
+        """Returns the terms of each example in the numerator and in the denominator.
 
         Args:
             statistics: The statistics of N examples.
@@ -100,17 +100,16 @@ class ExactMetric(EvaluationMetric):
         """Adds a batch.
 
         Args:
-            y_true: Labels, in any form of `normalize_labels`. They stay integers. Of those with
-                values, such as soft labels, those above 0 are labels.
-            y_pred: What a head returned, or plain logits `[B, C]` or `[B, T, C]`. A Keras mask on
-                it counts as weights of 0.
+            y_true: Labels, in any form of `normalize_labels`. Ids stay integers. If labels have
+                values, such as soft labels, ids with values above 0 are labels.
+            y_pred: The output of a head, or plain logits `[B, C]` or `[B, T, C]`. Its Keras mask
+                counts as weights of 0.
             sample_weight: `[B]`, or for `[B, T, C]` also `[B, T]`. Default 1. An example of
                 weight 0 is left out, even if its value is NaN.
 
         Raises:
             TypeError: `y_pred` is not floating, or the labels are not integers.
-            ValueError: The shape of `y_pred`, of the labels or of `sample_weight` is not one of
-                these.
+            ValueError: The shape of `y_pred`, of the labels or of `sample_weight` is wrong.
             tf.errors.InvalidArgumentError: A label is out of range, or the numbers of rows differ.
         """
         self.add_batch(y_true, y_pred, sample_weight)
@@ -124,9 +123,9 @@ class ExactMetric(EvaluationMetric):
         exclude: Any = None,
         findable: Findable = ALL_CLASSES,
     ) -> None:
-        """As `update_state`; `filtered`: by the ranks without what each example excludes.
+        """As `update_state`; `filtered`: by ranks without the classes that each example excludes.
 
-        That is `exclude`, or what the head was called with. Only what is findable counts.
+        These are `exclude`, or the ones from the head's call. Only findable classes count.
         """
         y_pred = tf.convert_to_tensor(y_pred)
         output, mask = head_output(y_pred), mask_of(y_pred)
@@ -159,7 +158,7 @@ class ExactMetric(EvaluationMetric):
                 statistics = output.filtered_ranks(y_true, filtered, table, key)
             else:
                 statistics = output.statistics(ExactStatistics, y_true)
-            # The batch shape comes from h: taken from the logits, it would keep them in the graph.
+            # The batch shape comes from h: reading it from the logits would keep them in the graph.
             batch = output.hidden
         statistics = statistics.of_positive_targets
         numerator, denominator = self.example_ratio(statistics)
@@ -179,17 +178,16 @@ class ExactMetric(EvaluationMetric):
     def result(self) -> tf.Tensor | dict[str, Any]:
         """Returns the metric so far, a scalar of the metric's dtype; NaN if nothing was counted.
 
-        In a training step that it was not updated in: a dict without entries, which Keras adds to
-        its logs.
+        In a training step without an update: an empty dict, which Keras adds to its logs.
         """
         if self._skips():
             return {}
         return keras.ops.cast(self.ratio(), self.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments that make an equal metric, as plain values."""
+        """Returns the arguments of an equal metric, as plain values."""
         config = {**super().get_config(), "during_training": self.during_training}
-        if self.ignore_class is not None:  # or a metric that is derived from this one must take it
+        if self.ignore_class is not None:  # a subclass need not take it
             config["ignore_class"] = self.ignore_class
         return config
 
@@ -201,7 +199,7 @@ _TOLD: list[Callable[[ExactMetric, tf.Tensor, tf.Tensor], None]] = []
 def ratios_told(
     tell: Callable[[ExactMetric, tf.Tensor, tf.Tensor], None],
 ) -> Iterator[None]:
-    """A context in which metrics tell what each example adds to the two sums, `[N]` float64."""
+    """A context in which metrics report the terms of each example, `[N]` float64."""
     _TOLD.append(tell)
     try:
         yield
@@ -216,9 +214,9 @@ def statistics_of_logits(
     exclude: Any = None,
     findable: Findable = ALL_CLASSES,
 ) -> ExactStatistics:
-    """Computes from logits `[..., C]` what a head would give in evaluation, in O(N C K).
+    """Computes a head's evaluation statistics from logits `[..., C]`, in O(N C K).
 
-    With `exclude`, integers `[..., E]`, and where not all classes are findable, as filtered.
+    With `exclude`, integers `[..., E]`, or if not all classes are findable, filtered.
 
     The batch dimensions are flattened to N; the dtype is float32 or, for float64 logits, float64.
     """

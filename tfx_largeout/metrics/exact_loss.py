@@ -18,12 +18,12 @@ class ExactLoss(ExactMetric):
 
         L = log sum_c exp(o_c) - 1 / |Y| sum_{l in Y} o_l
 
-    Of labels with values (soft labels) it is in proportion to the values above 0.
+    For labels with values (soft labels) it is proportional to the values above 0.
 
-    It is the same number for every head, whatever loss trained it, and so compares heads whose
-    training losses do not compare. An example without labels is left out.
+    It is the same function for every head and training loss, so it can compare heads whose training
+    losses can't be compared. An example without labels is left out.
 
-    Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
+    Cost: O(N K) and the exact pass, which all metrics and the loss share.
 
     Args: As `metrics.base.ExactMetric`. The name is `exact_loss` by default.
     """
@@ -42,7 +42,7 @@ class ExactLoss(ExactMetric):
 class Perplexity(ExactLoss):
     """The exponential of the mean exact softmax cross-entropy: `exp(ExactLoss)`.
 
-    Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
+    Cost: O(N K) and the exact pass, which all metrics and the loss share.
 
     Args: As `ExactLoss`. The name is `perplexity` by default.
     """

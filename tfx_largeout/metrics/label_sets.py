@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Precision, recall and F1 of the set of labels that a model decides for."""
+"""Precision, recall and F1 of the predicted label sets."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ _KINDS = ("precision", "recall", "f1")
 class LabelSetF1(EvaluationMetric):
     """Micro and macro precision, recall and F1 of the predicted label sets.
 
-    An example is given each of its k best classes whose score is at least a threshold. With TP_c,
-    the number of examples of class c that are given c, P_c that are given c, and Y_c that have c:
+    The predicted labels of an example are those of its k best classes with a score of at least a
+    threshold. With TP_c the number of examples with label c for which c is predicted, P_c the
+    number for which c is predicted, and Y_c the number with label c:
 
         micro: precision = sum TP / sum P, recall = sum TP / sum Y, F1 = 2 sum TP / (sum P + sum Y)
         macro: the means of TP_c / P_c, TP_c / Y_c and 2 TP_c / (P_c + Y_c), with 0 / 0 = 0,
                over the classes with P_c + Y_c > 0
 
-    `result()` is a dict of the six, named as `micro_precision` and `macro_f1`, with a `name` as
-    `{name}_macro_f1`: where a model has several, give each one. Examples without labels count, as
-    nothing should be given to them; padding of sequences has a Keras mask, or weights of 0.
-    Training steps of a model with a head are left out, as `ExactMetric` does.
+    `result()` is a dict of the six, such as `micro_precision` and `macro_f1`, with a `name` such as
+    `{name}_macro_f1`: if a model has several, name each one. Examples without labels count, as
+    nothing should be predicted for them; leave out padding of sequences by a Keras mask, or weights
+    of 0. Training steps of a model with a head are left out, as in `ExactMetric`.
 
     Cost: an exact pass for the k best, O(N C D), and O(N k K); 24 bytes per class.
 
     Args:
         num_classes: C.
-        k: The most labels that an example is given, 1 <= k <= C. Default 5.
-        threshold: What the score must be at least. Default None: all k are given.
-        score: What `threshold` is about: `"logit"`, `"sigmoid"` (default) or `"softmax"`, the
+        k: The largest number of labels predicted per example, 1 <= k <= C. Default 5.
+        threshold: The smallest score of a predicted label. Default None: all k are predicted.
+        score: The score for `threshold`: `"logit"`, `"sigmoid"` (default) or `"softmax"`, the
             probability among all C classes.
-        name: Begins the names of the results. Default None: nothing does.
+        name: A prefix of the names of the results. Default None.
         dtype: As any Keras metric.
 
     Raises:
@@ -110,7 +111,7 @@ class LabelSetF1(EvaluationMetric):
         self.was_updated.assign(True)
 
     def result(self) -> dict[str, tf.Tensor]:
-        """Returns the six; where there is nothing yet, 0; in training, nothing."""
+        """Returns the six; before any example 0; in training an empty dict."""
         if self._skips():
             return {}
         right, given, had = (

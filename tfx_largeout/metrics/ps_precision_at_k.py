@@ -20,7 +20,7 @@ from tfx_largeout.statistics import ExactStatistics
 def propensities(
     label_counts: Any, num_examples: int, a: float = 0.55, b: float = 1.5
 ) -> np.ndarray:
-    """Estimates how likely it is that a relevant label was annotated, from its training count.
+    """Estimates the probability that a relevant label was annotated, from its training count.
 
     For a label with `N_l` of the N training examples:
 
@@ -82,11 +82,11 @@ class PSPrecisionAtK(MetricAtK):
     It is a ratio of sums over the data set, not a mean of ratios, as in the scripts of the extreme
     classification repository. So an example without labels changes nothing.
 
-    Cost: O(N K log K) on top of the exact pass, which all metrics and the loss share; 8 bytes per
-    class of memory.
+    Cost: O(N K log K) and the exact pass, which all metrics and the loss share; 8 bytes per class
+    of memory.
 
     Args:
-        k: Number of classes looked at, at least 1.
+        k: The number of best classes, at least 1.
         label_counts: `[C]` integers, the number of training examples that have each label.
         num_examples: Number of training examples.
         a: The propensity model's A, not negative. Default 0.55.

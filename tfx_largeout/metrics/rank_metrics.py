@@ -17,15 +17,15 @@ from tfx_largeout.statistics import ExactStatistics
 
 
 class RankMetric(ExactMetric):
-    """A metric that is computed from the ranks of the labels alone.
+    """A metric that is computed only from the ranks of the labels.
 
     Args:
-        filtered: Whether ranks are those among the classes that an example does not exclude: a
-            class that it does exclude takes no place, and a label that is excluded is never found,
-            but counts as a label. Which these are says the model, by `head(h, exclude=...)`. It
-            takes another exact pass, which all filtered metrics share. Default False.
-        allow: Class ids, a list, a set or an array: ranks are among these alone, and another label
-            is never found. Default None: all classes.
+        filtered: Whether ranks are among the classes that an example does not exclude (by `head(h,
+            exclude=...)` in the model): excluded classes take no rank, and an excluded label is
+            never found, but counts as a label. Needs another exact pass, which all filtered metrics
+            share. Default False.
+        allow: Class ids, a list, a set or an array: ranks are among these only, and other labels
+            are never found. Default None: all classes.
         others: As `ExactMetric`.
     """
 
@@ -59,7 +59,7 @@ class RankMetric(ExactMetric):
 
 
 class MetricAtK(RankMetric):
-    """A metric of the k best classes, computed from the ranks of the labels alone."""
+    """A metric of the k best classes, computed only from the ranks of the labels."""
 
     stem: str
 
@@ -102,7 +102,7 @@ class PrecisionAtK(MetricAtK):
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
     Args:
-        k: Number of classes looked at, at least 1.
+        k: The number of best classes, at least 1.
         name: Default `precision_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
         filtered, allow: As `metrics.rank_metrics.RankMetric`.
@@ -135,7 +135,7 @@ class RecallAtK(MetricAtK):
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
     Args:
-        k: Number of classes looked at, at least 1.
+        k: The number of best classes, at least 1.
         name: Default `recall_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
         filtered, allow: As `metrics.rank_metrics.RankMetric`.
@@ -168,7 +168,7 @@ class NDCG(MetricAtK):
     Cost: O(N K) on top of the exact pass, which all metrics and the loss share.
 
     Args:
-        k: Number of classes looked at, at least 1.
+        k: The number of best classes, at least 1.
         name: Default `ndcg_at_{k}`.
         during_training, dtype, ignore_class: As `metrics.base.ExactMetric`.
         filtered, allow: As `metrics.rank_metrics.RankMetric`.
@@ -198,7 +198,7 @@ class NDCG(MetricAtK):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class MeanReciprocalRank(RankMetric):
-    """The reciprocal place of the best-ranked label, averaged over the examples.
+    """The reciprocal rank of the best label, averaged over the examples.
 
     For the label set `Y` of an example and the rank `r_l` of label `l` (0 is best):
 
@@ -217,7 +217,7 @@ class MeanReciprocalRank(RankMetric):
         """Returns the reciprocal rank and 1 for each example."""
         reciprocals = 1 / tf.cast(statistics.target_ranks + 1, tf.float64)
         is_found = statistics.labels.mask & (statistics.target_ranks < NEVER)
-        # reduce_max over no labels (K = 0) is -inf, hence the zero.
+        # reduce_max over no labels (K = 0) is -inf, so 0 is added.
         found = tf.where(is_found, reciprocals, tf.zeros_like(reciprocals))
         best = tf.maximum(tf.reduce_max(found, axis=1), 0.0)
         return best, tf.ones_like(best)

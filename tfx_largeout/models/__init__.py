@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a whole model."""
+"""Functions of whole models: replace the output, resize, save, calibrate."""

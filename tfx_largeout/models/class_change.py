@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClassChange: other classes than before, and arguments with one value a class for them."""
+"""ClassChange: changes the classes of arguments and arrays with one value per class."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NOT_BY_CLASS = ("vocab_file", "num_reserved_ids")  # of TensorFlow's fixed_unig
 
 
 class ClassChange:
-    """The classes of a new model: first the ones kept of an old model, then new ones.
+    """The classes of a new model: first the kept classes of an old model, then new ones.
 
     Attributes:
         old: The number of classes of the old model.
-        new: That of the new one.
+        new: The number of classes of the new model.
         keep: `[m]` int64: old ids, in the order of their new ones, 0 to m - 1.
         rows: Rows of W and of b for the new classes, `[new - m, D]` and `[new - m]`, or None.
-        counts: How often each new class occurs, or None: not yet.
+        counts: How often each new class occurs; None: unknown.
         class_weights: Weights of the new classes.
     """
 
@@ -44,7 +44,7 @@ class ClassChange:
         self._places = {int(c): place for place, c in enumerate(self.keep)}
 
     def numbers_argument(self, name: str, values: Any) -> np.ndarray:
-        """Returns numbers of at least 0, one for each new class."""
+        """Returns numbers of at least 0, one per new class."""
         array = class_counts(values, name) if np.size(values) else np.zeros(0)
         if len(array) != self.num_new:
             raise ValueError(
@@ -54,7 +54,7 @@ class ClassChange:
         return array
 
     def follow(self, old: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Returns the kept rows of an array `[old, ...]`, and behind them other ones."""
+        """Returns the kept rows of an array `[old, ...]`, followed by new rows."""
         return np.concatenate([old[self.keep], last])
 
     def config_of_head(self, config: Any) -> Any:
@@ -84,7 +84,7 @@ class ClassChange:
         return result
 
     def config_of_compile(self, config: Any) -> Any:
-        """Returns what `compile` got for the output of a head, with these classes."""
+        """Returns the `compile` arguments for a head's output, with these classes."""
         if isinstance(config, (list, tuple)):
             return [self.config_of_compile(item) for item in config]
         if not isinstance(config, dict):
@@ -117,7 +117,7 @@ class ClassChange:
         return self._by_class(counts, last)
 
     def _by_class(self, values: Any, last: np.ndarray) -> Any:
-        """Returns numbers of another class each, in the form in which they are in a file."""
+        """Returns an array with one number per class for these classes, packed as in a file."""
         array = unpack_array(values) if isinstance(values, str) else np.asarray(values)
         if array.shape != (self.old,):
             return values
@@ -125,7 +125,7 @@ class ClassChange:
         return pack_array(array) if isinstance(values, str) else array.tolist()
 
     def _initializer(self, name: str, config: Any) -> Any:
-        """Returns that of weights: an array has other rows, others have other counts."""
+        """Returns an initializer of weights: an array gets new rows, others get new counts."""
         if not isinstance(config, dict) or config.get("class_name") != "ConstantArray":
             return self.config_of_head(config)
         shape, packed = config["config"]["shape"], config["config"]["packed"]
@@ -143,7 +143,7 @@ class ClassChange:
         return {**config, "config": inner}
 
     def _first_id(self, first_id: int) -> int:
-        """Returns how many classes are never drawn, which must stay the first ones."""
+        """Returns `first_id`: classes below it are never drawn, and must stay the first."""
         low = self.keep < first_id
         stay = int(low.sum())
         if not low[:stay].all():
@@ -171,7 +171,7 @@ class ClassChange:
         return {name: follows.get(name, lambda x: x)(value) for name, value in options.items()}
 
     def _id_of(self, name: str, old_id: int) -> int:
-        """Returns the new id of a class; one that is not a class stays what it is."""
+        """Returns the new id of a class; an id outside of the classes is unchanged."""
         if old_id in self._places:
             return self._places[old_id]
         if 0 <= old_id < max(self.old, self.new):

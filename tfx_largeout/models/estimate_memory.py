@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""estimate_memory: the memory that training a model or a head takes, before it is made."""
+"""estimate_memory: the memory that training a model or a head needs, before it is built."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class LayerMemory(_Parts):
         step: StepSize,
         optimizer: OptimizerMemory,
     ) -> LayerMemory:
-        """Sums up weights, the state that the model's optimizer has for them, and a step.
+        """Sums up weights, the state of the model's optimizer for them, and a step.
 
-        What the optimizer makes comes when activations have gone.
+        Temporaries of the optimizer exist only after activations are freed.
         """
         slots = [slot for each in weights if each.is_trained for slot in optimizer.slots_of(each)]
         state = sum_of(weights, "optimizer") + sum_of(slots)
@@ -77,26 +77,26 @@ class LayerMemory(_Parts):
             largest = max((each.num_bytes for each in weights if each.is_trained), default=0)
             made = min(step.temporaries * largest, step.temporaries * memory.gradients)
             memory = memory._replace(activations=max(memory.activations, made))
-        if not isinstance(layer, Head):  # state takes the place of what made a whole weight
+        if not isinstance(layer, Head):  # state replaces temporaries of a whole weight
             memory = memory._replace(building=max(memory.building - sum_of(slots), 0))
         return cls(*parts, *memory, f"{layer.name} ({type(layer).__name__})")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MemoryEstimate(_Parts):
-    """Bytes that training takes in one process, by part; it prints as a table.
+    """Bytes that training needs in one process, by part; it prints as a table.
 
     Attributes:
-        weights: Of all layers, of the optimizer's counts also.
+        weights: Weights of all layers, and the optimizer's counters.
         optimizer: State of the model's optimizer and of the optimizers of heads.
-        index: Of indexes, trees and tables of samplers.
-        gradients, activations, workspace: Of a training step, for a while: gradients of weights;
-            tensors of examples; what custom ops keep from one step to the next.
-        evaluation: Of a batch in `evaluate`, for a while.
-        building: When weights get their first values, for a while.
-        layers: The same for each layer.
+        index: Indexes, trees and tables of samplers.
+        gradients, activations, workspace: Temporaries of a training step: gradients of weights;
+            tensors of examples; buffers that custom ops keep between steps.
+        evaluation: Temporaries of a batch in `evaluate`.
+        building: Temporaries of the initialization of weights.
+        layers: The same per layer.
         workers: The number of workers; all bytes are for one of them.
-        available: What this process could still have when the estimate was made, or None.
+        available: The memory that was available at the time of the estimate, or None.
     """
 
     layers: tuple[LayerMemory, ...]
@@ -107,7 +107,7 @@ class MemoryEstimate(_Parts):
     def of(
         cls, layers: Sequence[LayerMemory], workers: int, available: int | None
     ) -> MemoryEstimate:
-        """Sums up layers; of what building takes, the most counts."""
+        """Sums up layers; `building` is the maximum over layers."""
         columns = {name: [getattr(layer, name) for layer in layers] for name in _COLUMNS}
         sums = {name: sum(column) for name, column in columns.items()}
         sums["building"] = max(columns["building"])
@@ -115,19 +115,19 @@ class MemoryEstimate(_Parts):
 
     @property
     def kept(self) -> int:
-        """What stays from step to step: weights, optimizer and index."""
+        """Memory that is kept between steps: weights, optimizer and index."""
         return self.weights + self.optimizer + self.index
 
     @property
     def step(self) -> int:
-        """What a training step takes beside: gradients, activations and workspace."""
+        """Temporary memory of a training step: gradients, activations and workspace."""
         return self.gradients + self.activations + self.workspace
 
     @property
     def peak(self) -> int:
-        """The most that a run of `fit` takes, while it builds, trains or evaluates.
+        """The peak memory of `fit`, while it builds, trains or evaluates.
 
-        TensorFlow's allocator keeps what it has had; so this is what the process holds in the end.
+        TensorFlow's allocator keeps freed memory, so the process holds this much in the end.
         """
         of_step = (getattr(self, name) for name in StepMemory._fields)
         return self.kept + StepMemory(*of_step).at_once
@@ -164,13 +164,13 @@ def estimate_memory(
     labels: int = 1,
     optimizer: Any = None,
 ) -> MemoryEstimate:
-    """Computes how much memory training a model, or a head before it is built, takes.
+    """Computes how much memory training needs, for a model or for a head before it is built.
 
         peak = weights + optimizer + index + workspace
                + max(gradients + max(activations, building), evaluation)
 
-    A head that is not built takes no memory, and neither does the estimate: so ask before you build
-    a large one.
+    Neither the estimate nor a head that is not built needs memory: call it before you build a large
+    head.
 
     ```python
     sampler, optimizer = tlo.samplers.LogUniform(2000), tlo.optimizers.RowAdam()
@@ -178,26 +178,27 @@ def estimate_memory(
     print(tlo.estimate_memory(head, 1024, hidden_size=256))
     ```
 
-    The figures hold for the custom ops on the processor. TensorFlow and Keras themselves, about
-    600 MB, data sets, and what is not a layer come on top. Of layers that are not this package's,
-    weights, state and gradients are known, and activations where the model is a functional one.
+    The figures hold for the custom ops on the processor. TensorFlow and Keras themselves (about 600
+    MB), data sets, and everything outside of layers are not included. For layers of other packages,
+    weights, state and gradients are known, and activations if the model is functional.
 
     Args:
         model_or_head: A Keras model that is built, compiled or not; or a head of this package (or
             any Keras layer that is built).
-        batch_size: B, the examples of a step, of all workers together.
-        workers: Of `tlo.distribute`: the classes of heads are spread over so many, and all figures
-            are for one. Default 1. A head that is built has the number it was built for.
-        hidden_size: D, the width of h; needed for a head that is not built.
-        length: T, for h `[B, T, D]`. Default None: as the model's inputs say it, else 1.
-        labels: K, labels of an example. Default 1.
-        optimizer: The model's optimizer, or its name. Default None: the one of `compile`.
+        batch_size: B, the examples of a step, for all workers together.
+        workers: The number of workers of `tlo.distribute` over which the classes of heads are
+            spread; all figures are for one worker. Default 1. For a built head it is the number it
+            was built for.
+        hidden_size: D, the width of h; required for a head that is not built.
+        length: T, for h `[B, T, D]`. Default None: from the model's inputs, else 1.
+        labels: K, the number of labels per example. Default 1.
+        optimizer: The model's optimizer, or its name. Default None: the optimizer of `compile`.
 
     Returns:
         A `MemoryEstimate`: bytes by part and layer, and `peak`.
 
     Raises:
-        TypeError: `model_or_head` is none.
+        TypeError: `model_or_head` is not a model, a head or a layer.
         ValueError: A number is out of range; a head that is not built has no `hidden_size`, or a
             model or another layer is not built; or the classes of a head can't be spread over so
             many workers.
@@ -232,7 +233,7 @@ def estimate_memory(
 
 
 def _heads_first(root: keras.layers.Layer) -> list[Any]:
-    """Returns the layers in a layer, heads first, as some of the others are parts of these."""
+    """Returns the layers in a layer; heads first, since other layers may be parts of them."""
     layers = [layer for layer in flat_layers(root) if not isinstance(layer, keras.Model)]
     is_built = bool(layers) and all(layer.built for layer in layers)
     if not isinstance(root, Head) and not is_built:
@@ -271,24 +272,24 @@ def _workers_of(head: Head, workers: int) -> int:
 
 
 def _of_any_layer(layer: Any, step: StepSize, counted: set[int]) -> tuple[list[Weight], StepMemory]:
-    """Returns weights and a step of a layer that is not a head, without counted weights."""
+    """Returns the memory of a layer that is not a head, without weights already counted."""
     part = "index" if isinstance(layer, DerivedState) else "weights"
     own = [weight for weight in own_weights(layer) if id(weight) not in counted]
     weights = [Weight.of(weight, part) for weight in own]
     gradients, largest = gradients_of(weights), max((each.num_bytes for each in weights), default=0)
     if step.takes_slices and isinstance(layer, (keras.layers.Embedding, SparseDense)):
-        gradients = 0  # of rows that are looked up
+        gradients = 0  # of looked up rows
     outputs = 2 * step.examples * _bytes_of_output(layer)
     return weights, StepMemory(gradients, outputs, evaluation=outputs // 2, building=2 * largest)
 
 
 def _length_of(layer: Any) -> int:
-    """Returns T of `[B, T, D]`, as the input of a layer in a graph says it; else 1."""
+    """Returns T of `[B, T, D]` from the input of a layer in a graph; else 1."""
     return math.prod(size or 1 for size in _shape_of(layer, "input")[1:-1])
 
 
 def _bytes_of_output(layer: Any) -> int:
-    """Returns the bytes of an output for one of the N examples of a step."""
+    """Returns the bytes of an output per example."""
     shape = _shape_of(layer, "output")
     size = math.prod(size or 1 for size in shape[1:])
     return size * tf.as_dtype(layer.compute_dtype).size // _length_of(layer) if shape else 0
@@ -297,6 +298,6 @@ def _bytes_of_output(layer: Any) -> int:
 def _shape_of(layer: Any, which: str) -> tuple[int | None, ...]:
     try:
         tensor = getattr(layer, which)
-    except (AttributeError, ValueError):  # it is in no graph, or has several
+    except (AttributeError, ValueError):  # it is in no graph, or in several
         return ()
     return tuple(getattr(tensor, "shape", ()))

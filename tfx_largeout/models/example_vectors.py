@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors of the training examples, stored, and which of them are nearest to others by cosine."""
+"""Stored vectors of the training examples, and search for the nearest by cosine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 from tfx_largeout.run_time_checks import after
 
-_BLOCK_ELEMENTS = 2**22  # cosines, or products for them, that are in memory at a time
+_BLOCK_ELEMENTS = 2**22  # cosines, or products for them, in memory
 
 Vectors: TypeAlias = tf.Tensor | tf.SparseTensor
 
 
 def directions(vectors: Vectors) -> Vectors:
-    """Returns the rows of `[N, F]`, dense or sparse, at length 1 in float32; zeros stay zeros.
+    """Returns the rows of `[N, F]`, dense or sparse, scaled to norm 1 in float32; zeros stay zeros.
 
-    By way of rows whose largest entry is 1: squares of others can be 0, or infinite.
+    Rows are first divided by their largest entry, so that squares neither vanish nor overflow.
     """
     if not isinstance(vectors, tf.SparseTensor):
         dense = tf.cast(vectors, tf.float32)
@@ -36,7 +36,7 @@ def directions(vectors: Vectors) -> Vectors:
 
 
 def finite(name: str, vectors: Vectors) -> Vectors:
-    """Refuses rows, dense or sparse, that are not finite."""
+    """Raises an error if rows, dense or sparse, are not finite."""
     if isinstance(vectors, tf.SparseTensor):
         return vectors.with_values(finite(name, vectors.values))
     if not vectors.dtype.is_floating:
@@ -58,9 +58,9 @@ def rows_of(vectors: Vectors, kept: tf.Tensor) -> Vectors:
 
 
 def stored_arrays(name: str, batches: list[Any]) -> dict[str, np.ndarray]:
-    """Returns what is stored of all batches of `directions`, by the names of weights.
+    """Returns the arrays to store for all batches of `directions`, by the names of weights.
 
-    Sparse ones as an inverted file: for each feature the numbers of the examples that have it.
+    Sparse vectors are stored as an inverted file: for each feature the examples that have it.
     """
     if not isinstance(batches[0], tf.SparseTensor):
         return {name: np.concatenate([batch.numpy() for batch in batches])}
@@ -82,10 +82,10 @@ def stored_arrays(name: str, batches: list[Any]) -> dict[str, np.ndarray]:
 def nearest(
     name: str, stored: dict[str, Any], queries: Vectors, num_stored: int, n: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the n largest cosines and whose they are, both `[B, n]`, ties by lower number.
+    """Returns the n largest cosines and their examples, both `[B, n]`, ties by lower number.
 
-    Cost: O(B N F) for dense vectors; for sparse ones O(B N), and the number of examples that have
-    each feature of each query. Few queries' cosines are in memory at a time.
+    Cost: O(B N F) for dense vectors; for sparse ones O(B N), and the number of examples with each
+    feature of each query. Only the cosines of a few queries are in memory at a time.
     """
     if not isinstance(queries, tf.SparseTensor):
         nobody = tf.zeros([tf.shape(queries)[0], 0], tf.int64)
@@ -115,7 +115,7 @@ def nearest(
         return tuple(tf.math.top_k(tf.reshape(cosines, [rows, num_stored]), n))
 
     signature = tf.TensorSpec([None, n], tf.float32), tf.TensorSpec([None, n], tf.int32)
-    starts = tf.range(0, tf.maximum(num_queries, 1), rows)  # a block even for no queries
+    starts = tf.range(0, tf.maximum(num_queries, 1), rows)  # at least one block
     scores, ids = tf.map_fn(block, starts, fn_output_signature=signature)
     return (
         tf.reshape(scores, [-1, n])[:num_queries],
@@ -124,9 +124,9 @@ def nearest(
 
 
 def shares(cosines: tf.Tensor, temperature: float) -> tf.Tensor:
-    """Returns exp(cosine / temperature) of those above 0 over their sum; 0 of others, and of none.
+    """Returns the softmax of cosine / temperature over cosines above 0; 0 for the others.
 
-    What has nothing in common with a query is no neighbor of it, however few there are.
+    An example that has nothing in common with a query is not a neighbor, even if others are few.
     """
     weights = tf.exp((cosines - tf.reduce_max(cosines, axis=1, keepdims=True)) / temperature)
     weights = tf.where(cosines > 0, weights, 0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NearestNeighborModel: a softmax, pooled with the labels of the nearest training examples."""
+"""NearestNeighborModel: a softmax pooled with the labels of the nearest training examples."""
 
 from __future__ import annotations
 
@@ -28,64 +28,66 @@ _PLAIN_ARGUMENTS = (
     *("k", "num_neighbors", "temperature", "weight", "feature_weight", "floor", "stored"),
 )
 _BEST_OF_SOFTMAX = 100
-_STEPS = 10  # weights are chosen among the multiples of 1 / _STEPS
-_FLOATS = ("hidden", "features", "features_values")  # stored so; all else is int64
+_STEPS = 10  # weights are multiples of 1 / _STEPS
+_FLOATS = ("hidden", "features", "features_values")  # stored as floats; all else is int64
 
 _Part: TypeAlias = tuple[tf.Tensor, tf.Tensor, tf.Tensor]  # example, class, score of each entry
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class NearestNeighborModel(keras.Model):
-    """The k best classes by a trained model and by the training examples that are nearest to x.
+    """The k best classes by a trained model and by the training examples nearest to x.
 
     s(c | x) = (1 - w - v) l(softmax_c(W h + b)) + w l(N_c(h)) + v l(N_c(x))
     l(p) = log(1 + p / floor), or p without a floor
     N_c(z) = 1 / m sum_{i in N(z)} a_i 1[c in Y_i]
     a_i = exp(cos(z, z_i) / t) / sum_{j in N(z)} exp(cos(z, z_j) / t)
 
-    h is what the head of the model gets, x the features that the model gets; N(z) are the examples
-    whose z_i have the largest cosine with z, above 0, Y_i their labels, and m is the mean number of
-    labels of an example, so that the N of all classes add up to about 1, or less where nothing is
-    near. The softmax knows what examples have in common, neighbors what is rare: with few examples
-    per class the mixture is better than either. Neighbors by x find what training has blurred: the
-    same rare word. How much each should count differs between data sets: `choose_weights` finds w
-    and v on held-out examples.
+    h is the input of the model's head, x the input of the model; N(z) are the examples whose z_i
+    have the largest cosines with z, above 0, Y_i are their labels, and m is the mean number of
+    labels per example, so that N_c sums to about 1 over all classes, or less if no example is near.
+    The softmax generalizes over examples, neighbors keep rare cases: with few examples per class
+    the mixture is better than either. Neighbors by x find details that training blurs, such as the
+    same rare word. The best weights differ between data sets: `choose_weights` finds w and v on
+    held-out examples.
 
-    The logarithms rank as a product of powers of p + floor does, a logarithmic opinion pool: a
-    class that all three find likely is ahead of a class that a single part is sure of. floor is
-    what a part without an opinion counts for. Without one it is a mixture of distributions.
+    With a floor, classes are ranked by a product of powers of p + floor, a logarithmic opinion
+    pool: a class that all three parts find likely is above a class that only one is sure of. floor
+    is the value of a part that does not know a class. Without a floor, s is a mixture of
+    distributions.
 
-    `adapt` looks at the training examples once, after training. All of them are compared with x.
-    Of the softmax the 100 best classes count, or k, if that is more; other classes count as 0.
+    `adapt` reads the training examples once, after training. All of them are compared with a query.
+    The softmax is used for its max(100, k) best classes; for others it counts as 0.
 
-    Cost: `adapt` is a forward pass over the examples; 4 D bytes per example, 8 per label, and 12 a
-    sparse feature (4 a dense one). A call takes O(B (C + N) D), and sorts about 2 n m + 100 classes
-    of an example. Neighbors by x take O(B N F) besides; by sparse x O(B N), and as many additions
-    as there are examples with each feature of x.
+    Cost: `adapt` is a forward pass over the examples; memory 4 D bytes per example, 8 per label,
+    and 12 per sparse feature (4 per dense one). A call takes O(B (C + N) D), and sorts about 2 n m
+    + 100 classes per example. Neighbors by x take O(B N F) more; by sparse x O(B N), and one
+    addition per training example and shared feature.
 
     Args:
-        model: A model whose only output is a head's. It is shared, not copied.
-        k: How many classes to return, 1 <= k <= C.
-        num_neighbors: n, the size of N(x), or all examples, if they are fewer. Default 100.
-        temperature: t above 0: the smaller, the more the nearest count. Default 0.1.
+        model: A model whose only output comes from a head. It is shared, not copied.
+        k: The number of classes to return, 1 <= k <= C.
+        num_neighbors: n, the size of N(z), at most all examples. Default 100.
+        temperature: t above 0; smaller values give more weight to the nearest examples. Default
+            0.1.
         weight: w, 0 <= w <= 1. Default 0.5.
-        feature_weight: v, 0 <= v <= 1 - w. Above 0, x must be one matrix `[B, F]`, dense or sparse,
-            with a row for each of h, and no entry twice. Default 0.
-        floor: Above 0: the larger, the more s is as a mixture of distributions; None: it is one.
-            Default 0.003.
-        stored: What `adapt` has stored, for files: the shapes by their names. Default: nothing.
+        feature_weight: v, 0 <= v <= 1 - w. Above 0, x must be one matrix `[B, F]`, dense or sparse
+            without duplicate entries, with a row per row of h. Default 0.
+        floor: Above 0; with larger values s is closer to a mixture of distributions; None: it is a
+            mixture. Default 0.003.
+        stored: For loading files: the shapes of the arrays stored by `adapt`, by name. Default
+            None.
         **kwargs: As `keras.Model`.
 
     Raises:
         TypeError: At the first call: the model does not end in a head.
-        ValueError: An argument is out of range; x is not a matrix, or not as `adapt` saw it, and
-            `feature_weight` above 0.
+        ValueError: An argument is out of range; with `feature_weight` above 0, x is not a matrix,
+            or has another form than in `adapt`.
         RuntimeError: It is called before `adapt`; the classes are spread over several workers.
 
-    References:
-        Khandelwal, Levy, Jurafsky, Zettlemoyer, Lewis 2020, Generalization through memorization:
-        nearest neighbor language models, equations 2 and 3, which have no floor, with cosines for
-        their distances and with sets of labels. Genest, Zidek 1986, Combining probability
+    References: Khandelwal, Levy, Jurafsky, Zettlemoyer, Lewis 2020, Generalization through
+        memorization: nearest neighbor language models, equations 2 and 3; here with a floor,
+        cosines instead of distances, and sets of labels. Genest, Zidek 1986, Combining probability
         distributions: the logarithmic opinion pool.
     """
 
@@ -101,7 +103,7 @@ class NearestNeighborModel(keras.Model):
         stored: Mapping[str, Sequence[int]] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(autocast=False, **kwargs)  # the model casts its inputs itself, or does not
+        super().__init__(autocast=False, **kwargs)  # the model may cast its inputs itself
         self.model = model
         self.k = integer_argument("k", k, at_least=1)
         self.num_neighbors = integer_argument("num_neighbors", num_neighbors, at_least=1)
@@ -116,15 +118,15 @@ class NearestNeighborModel(keras.Model):
         """Stores h and the labels of examples.
 
         Args:
-            data: Batches `(x, y)`, such as a `tf.data.Dataset`; gone through once. Labels in any
-                form that the losses take; of sparse targets, those above 0. Examples that a Keras
-                mask leaves out are not stored.
+            data: Batches `(x, y)`, such as a `tf.data.Dataset`; read once. Labels in any form of
+                the losses; for sparse targets, entries above 0. Examples that a Keras mask leaves
+                out are not stored.
 
         Raises:
-            ValueError: A batch is not a pair, or there is no example; other numbers of examples or
-                labels than at an earlier call.
-            tf.errors.InvalidArgumentError: h, or x where `feature_weight` is above 0, is not
-                finite. What was stored stays, in this case and the one above.
+            ValueError: A batch is not a pair, or there is no example; the number of examples or
+                labels differs from an earlier call.
+            tf.errors.InvalidArgumentError: h, or x with `feature_weight` above 0, is not finite.
+                After an error the stored examples are unchanged.
         """
 
         @tf.function(reduce_retracing=True)
@@ -153,20 +155,20 @@ class NearestNeighborModel(keras.Model):
     def choose_weights(self, data: Iterable[Any]) -> dict[str, float]:
         """Sets w, and v if features are stored, to the multiples of 0.1 with the best nDCG@k.
 
-        The examples must differ from the examples of `adapt`: each would find itself. Among
-        equals neighbors get the least weight.
+        The examples must differ from those passed to `adapt`: each would find itself. Ties go to
+        the smallest weights of neighbors.
 
-        Cost: a call for each batch, and 66 sorts of all classes that it found, 11 without features.
+        Cost: a call per batch, and 66 sorts of all classes found, or 11 without features.
 
         Args:
-            data: Batches `(x, y)` as for `adapt`, of examples that are held out; gone through once.
+            data: Batches `(x, y)` of held-out examples, as for `adapt`; read once.
 
         Returns:
             `weight`, `feature_weight`, and `ndcg`, the nDCG@k with them.
 
         Raises:
             RuntimeError: It is called before `adapt`.
-            ValueError: A batch is not a pair, or no example has a label. The weights are as before.
+            ValueError: A batch is not a pair, or no example has a label. The weights are unchanged.
         """
         if not self._stored:
             raise RuntimeError("adapt must be called before choose_weights: there are no neighbors")
@@ -201,7 +203,7 @@ class NearestNeighborModel(keras.Model):
         self._set_weights(self.weight, feature_weight)
 
     def build(self, input_shape: Any) -> None:
-        """As Keras calls it before the first call."""
+        """Called by Keras before the first call."""
         if not self._stored:
             raise RuntimeError("adapt must be called before the model is: there are no neighbors")
         self.built = True
@@ -228,12 +230,12 @@ class NearestNeighborModel(keras.Model):
 
     @property
     def stored(self) -> dict[str, tuple[int, ...]] | None:
-        """The shapes of what `adapt` has stored; None before it is called."""
+        """The shapes of the arrays stored by `adapt`; None before."""
         return {name: tuple(array.shape) for name, array in self._stored.items()} or None
 
     @property
     def _has_features(self) -> bool:
-        """Whether x is looked at: `adapt` did, or will."""
+        """Whether x is used: `adapt` stored it, or will."""
         stored = self._stored
         return bool(self.feature_weight) or "features" in stored or "features_splits" in stored
 
@@ -246,7 +248,7 @@ class NearestNeighborModel(keras.Model):
                 f"got {feature_weight}"
             )
         self._weights: tuple[float, float] = (weight, feature_weight)
-        self.predict_function = None  # it was traced with the weights before
+        self.predict_function = None  # it was traced with the old weights
 
     def _make_weights(self, shapes: dict[str, tuple[int, ...]]) -> None:
         if self.stored not in (None, shapes):
@@ -266,7 +268,7 @@ class NearestNeighborModel(keras.Model):
             )
 
     def _vectors(self, output: HeadOutput, x: Any) -> list[Vectors]:
-        """Returns the vectors that neighbors are looked for with: h, and x if it is looked at."""
+        """Returns the query vectors for neighbors: h, and x if it is used."""
         vectors = [directions(finite("h", output.flat_hidden))]
         if self._has_features:
             shape = getattr(x, "shape", None)
@@ -282,7 +284,7 @@ class NearestNeighborModel(keras.Model):
         return vectors
 
     def _check_features(self, is_sparse: bool, width: int) -> None:
-        """Refuses features of another kind than those that are stored; before `adapt` none are."""
+        """Raises an error if features differ in kind from the stored ones (if any)."""
         if self.stored is None:
             return
         if "features_splits" in self.stored:
@@ -301,7 +303,7 @@ class NearestNeighborModel(keras.Model):
             raise ValueError(f"x must have the {stored_width} features that adapt saw; got {width}")
 
     def _output(self, inputs: Any) -> tuple[HeadOutput, tf.Tensor]:
-        """Returns what the head of the model gives, and which examples a Keras mask leaves in."""
+        """Returns the head's output, and which examples its Keras mask keeps."""
         logits = self.model(inputs, training=False)
         loss = getattr(self.model, "loss", None)
         ignored = getattr(loss, "ignore_class", None)
@@ -317,7 +319,7 @@ class NearestNeighborModel(keras.Model):
         return output, examples_that_count(logits, output)
 
     def _evidence(self, output: HeadOutput, x: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what was found, as `_class_by_class`, with l(p) of the scores p of parts.
+        """Returns the found classes, as `_class_by_class`, with l(p) for the scores p of parts.
 
         The parts are the softmax, neighbors by h and, if they are stored, by x.
         """
@@ -357,10 +359,9 @@ def _softmax(output: HeadOutput, k: int) -> _Part:
 
 
 def _class_by_class(parts: list[_Part], num_classes: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns what was found, rows * num_classes + classes `[E]`, rising, and the scores of parts.
+    """Returns found classes as rows * num_classes + classes `[E]`, rising, and their scores.
 
-    Scores are `[E, parts]`, 0 where a part did not find the class, and added up where it did so
-    several times.
+    Scores are `[E, parts]`: 0 if a part did not find the class, and summed if it did several times.
     """
     keys = [tf.cast(rows, tf.int64) * num_classes + ids for rows, ids, _ in parts]
     columns = [
@@ -378,30 +379,30 @@ def _class_by_class(parts: list[_Part], num_classes: int) -> tuple[tf.Tensor, tf
 def _best(
     rows: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor, num_rows: tf.Tensor, k: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the k largest scores of each row, which has as many, and their classes."""
+    """Returns the k largest scores of each row, and their classes; a row has at least k."""
     num_rows = tf.cast(num_rows, tf.int64)
     scores, ids = (
         tf.RaggedTensor.from_value_rowids(values, rows, num_rows).to_tensor(-1)
         for values in (scores, ids)
     )
-    top = tf.math.top_k(tf.pad(scores, [[0, 0], [0, k]]), k)  # also where there is no row
+    top = tf.math.top_k(tf.pad(scores, [[0, 0], [0, k]]), k)  # also for no rows
     return top.values, tf.gather(ids, top.indices, batch_dims=1)
 
 
 class _HeldOut(NamedTuple):
-    """What the parts of a mixture say of a batch of examples, class by class: entries `[E]`."""
+    """The scores of a mixture's parts for a batch of examples, per class: entries `[E]`."""
 
     rows: np.ndarray  # the example of each entry, rising
-    ranks: np.ndarray  # its place among those of its example, by rising class
-    scores: np.ndarray  # what the parts give its class, [E, parts]
+    ranks: np.ndarray  # its place in its example, by rising class
+    scores: np.ndarray  # the parts' scores of its class, [E, parts]
     hits: np.ndarray  # whether the class is a label of the example
-    num_labels: np.ndarray  # how many labels each example has, [B]
+    num_labels: np.ndarray  # the number of labels per example, [B]
 
     @classmethod
     def of(
         cls, keys: np.ndarray, scores: np.ndarray, labels: np.ndarray, num_classes: np.ndarray
     ) -> _HeldOut:
-        """Returns that of keys, example * num_classes + class, and labels `[B, K]`, or -1."""
+        """Creates it from keys, example * num_classes + class, and labels `[B, K]`, or -1."""
         example, _ = np.nonzero(labels >= 0)
         hits = np.isin(keys, example * num_classes + labels[labels >= 0])
         rows = keys // num_classes
@@ -412,8 +413,8 @@ class _HeldOut(NamedTuple):
 def _best_weights(batches: list[_HeldOut], k: int) -> tuple[float, float, float]:
     """Returns the weights w and v with the best nDCG@k, and that nDCG@k.
 
-    The mixture is (1 - w - v, w, v) of three parts, (1 - w, w) of two; among equals the least
-    w + v, then the least v. Examples without labels do not count.
+    The mixture is (1 - w - v, w, v) of three parts, (1 - w, w) of two; ties go to the least w + v,
+    then the least v. Examples without labels do not count.
     """
     if not any((batch.num_labels > 0).any() for batch in batches):
         raise ValueError("data must have at least one example with a label; got none")

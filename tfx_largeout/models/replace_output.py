@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""replace_output: a head in place of the Dense layer in which a model ends; to_keras: back."""
+"""replace_output: replaces a model's last Dense layer by a head; to_keras: the reverse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tfx_largeout.keras_internals import (
 )
 from tfx_largeout.layers import RowEmbedding, SparseDense
 
-# What a Dense layer may have that a head can't take over.
+# Properties of a Dense layer that a head can't take over.
 _OPTIONS_OF_DENSE = (
     "kernel_regularizer",
     "bias_regularizer",
@@ -43,11 +43,11 @@ _PACKAGE = __name__.split(".")[0]
 
 
 def replace_output(model: keras.Model, head: Head) -> keras.Model:
-    """Returns a model that ends in a head, with the W and b of the Dense layer that it replaces.
+    """Returns a model that ends in a head, with the W and b of the replaced Dense layer.
 
-    The Dense layer is the last one, or the last except for softmax and linear activations. A
-    softmax, in it or in a layer behind it, is left out: a head gives logits, and the losses
-    of heads are functions of these. So the exact loss stays the model's loss.
+    The Dense layer must be the last layer, or the last before softmax and linear activations. A
+    softmax, in it or in a later layer, is removed: a head returns logits, and the losses of heads
+    take logits. So the exact loss does not change.
 
     ```python
     head = tlo.heads.SampledHead(C, tlo.samplers.LogUniform(1000), tlo.optimizers.RowAdam(1e-3))
@@ -55,25 +55,27 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
     model.compile("adam", loss=tlo.losses.ComplementarySum())
     ```
 
-    All other layers are shared with `model`, which stays as it is; W and b are copied, and the head
-    is trainable if the Dense layer is. The result is not compiled. `tlo.to_keras` is the way back.
+    All other layers are shared with `model`, which does not change; W and b are copied, and the
+    head is trainable if the Dense layer is. The result is not compiled. `tlo.to_keras` is the
+    reverse.
 
-    Cost: a copy of W, and for a while one more.
+    Cost: a copy of W, and temporarily one more.
 
     Args:
-        model: Functional or Sequential, built, with one output. It may end in another such model.
+        model: Functional or Sequential, built, with one output. It may end in a nested model of
+            these kinds.
         head: A new head whose logits are W h + b, for as many classes as the Dense layer has units,
             with a bias if that has one (b is 0 where it has none).
 
     Raises:
-        TypeError: `model` is not Functional or Sequential: what a custom `call` does with a
-            Dense layer can't be known; or it has a custom `train_step` or `compute_loss`.
-            `head` is not a head, or its logits are not W h + b.
+        TypeError: `model` is not Functional or Sequential: the use of a Dense layer in a custom
+            `call` is not known; or it has a custom `train_step` or `compute_loss`. `head` is not a
+            head, or its logits are not W h + b.
         ValueError: `model` is not built, has several outputs, does not end in a Dense layer, or
-            uses that more than once; the Dense layer has another activation, shares its weights
-            with another layer, or has a regularizer, a constraint or quantized weights, which would
-            be lost; `head` is built, of another number of classes, lacks the bias, or has the W of
-            an embedding.
+            uses the Dense layer more than once; the Dense layer has another activation, shares its
+            weights with another layer, or has a regularizer, a constraint or quantized weights,
+            which would be lost; `head` is already built, has another number of classes, lacks the
+            bias, or has the W of an embedding.
     """
     dense, activations = output_layers(model)
     if not isinstance(head, Head):
@@ -95,13 +97,13 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
 
 
 def to_keras(model: keras.Model) -> keras.Model:
-    """Returns a model of Keras's layers alone: its file loads where this package is not installed.
+    """Returns a model with only Keras layers: its file loads without this package.
 
-    Each head becomes the `Dense` layer that `head.to_dense()` returns, and gives its logits; each
-    `SparseDense` a `Dense` with its weights, which takes sparse inputs as well; each `RowEmbedding`
-    an `Embedding`. They keep their names. All other layers are shared with `model`, which stays as
-    it is; their weights are copied, and the table of a `TiedSampledHead` is no longer tied. The
-    result is not compiled.
+    Each head becomes the `Dense` layer of `head.to_dense()`, with the same logits; each
+    `SparseDense` a `Dense`, which also takes sparse inputs; each `RowEmbedding` an `Embedding`.
+    They keep their names, and their weights are copied; the table of a `TiedSampledHead` is no
+    longer tied. All other layers are shared with `model`, which does not change. The result is not
+    compiled.
 
     ```python
     tlo.to_keras(model).save("model.keras")
@@ -110,19 +112,19 @@ def to_keras(model: keras.Model) -> keras.Model:
     Cost: as `head.to_dense()`.
 
     Args:
-        model: Functional or Sequential, built, also with several heads, or with such models in it.
+        model: Functional or Sequential, built; it may have several heads and nested models.
 
     Raises:
         TypeError: `model` is not Functional or Sequential; or a layer of this package has no equal
             in Keras: a `HierarchicalSoftmaxHead`, whose logits are not W h + b, `TopK`, a subclass
-            of a head with a custom `call` or logits; or a layer of Keras has, say, an initializer
-            of this package.
+            of a head with a custom `call` or logits; or a Keras layer has a part of this package,
+            such as an initializer.
         ValueError: `model` is not built.
         RuntimeError: The classes are spread over several workers.
     """
     _check_functional(model, "put head.to_dense() in place of the head.")
     graph_of(model)
-    layers = dict.fromkeys(graph_layers(model))  # one that is shared comes up twice
+    layers = dict.fromkeys(graph_layers(model))  # a shared layer occurs twice
     ours = (Head, *_OF_KERAS)
     plain = {layer: _plain(layer) for layer in layers if isinstance(layer, ours)}
     result = swap_layers(model, plain)
@@ -138,11 +140,10 @@ def to_keras(model: keras.Model) -> keras.Model:
 
 
 def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
-    """Returns a model with other layers in the places of some; all the rest is shared.
+    """Returns a model in which some layers are replaced; all others are shared.
 
-    Models within the model, which is Functional or Sequential and built, become other models
-    likewise. The result is not compiled. `swapped` says which layer takes the place of a layer;
-    None: nothing does.
+    The model must be Functional or Sequential and built; layers in nested models are replaced, too.
+    The result is not compiled. `swapped` maps a layer to its replacement; None: remove it.
     """
     done = dict(swapped)
 
@@ -170,11 +171,10 @@ def swap_layers(model: keras.Model, swapped: Mapping[Any, Any]) -> keras.Model:
 
 @contextlib.contextmanager
 def swaps_forgotten(model: keras.Model) -> Iterator[None]:
-    """A context at whose end the layers of a model forget the calls that were made in it.
+    """A context after which the layers of a model drop the calls made within it.
 
-    A layer remembers each graph of layers that it is in, and so keeps the weights of all other
-    layers there in memory. What `swap_layers` has returned works on, but nothing is to be swapped
-    in it.
+    A layer keeps references to each graph of layers it is in, and so to the weights of all other
+    layers there. The result of `swap_layers` still works, but its layers can't be swapped again.
     """
     with calls_forgotten(list(_operations(model))):
         yield
@@ -200,10 +200,10 @@ def _unchanged(inputs: Any, *_: Any, **__: Any) -> Any:
 
 
 def output_layers(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
-    """Returns the Dense layer in which a model ends, and the activations behind it.
+    """Returns a model's last Dense layer, and the activations after it.
 
     Raises:
-        TypeError, ValueError: A head can't take its place: see `replace_output`.
+        TypeError, ValueError: A head can't replace it: see `replace_output`.
     """
     _check_functional(
         model,
@@ -229,7 +229,7 @@ def _check_functional(model: Any, instead: str) -> None:
 
 
 def _ending(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
-    """Returns the Dense layer in which a model ends, and the activations behind it."""
+    """Returns a model's last Dense layer, and the activations after it."""
     if len(graph_of(model).outputs) != 1:
         raise ValueError(
             f"model must have one output; got {len(graph_of(model).outputs)} outputs of "
@@ -250,7 +250,7 @@ def _ending(model: keras.Model) -> tuple[keras.layers.Dense, list[Any]]:
 
 
 def _backwards(model: keras.Model) -> Iterator[Any]:
-    """Yields the layers of a model from the last one on, for as long as there is one before."""
+    """Yields the layers of a model from the last one backwards, while there is only one before."""
     tensor = graph_of(model).outputs[0]
     while True:
         layer, tensors = made_by(tensor)
@@ -264,7 +264,7 @@ def _backwards(model: keras.Model) -> Iterator[Any]:
 
 
 def _is_activation(layer: Any) -> bool:
-    """Says whether a layer is a linear one without weights, or a softmax over the classes."""
+    """Returns whether a layer is linear without weights, or a softmax over the classes."""
     if type(layer) is keras.layers.Softmax:
         return layer.axis == -1
     return type(layer) is keras.layers.Activation and (
@@ -329,7 +329,7 @@ def _check_head(head: DenseWeights, dense: keras.layers.Dense) -> None:
 
 
 def _uses(model: keras.Model, layer: Any) -> int:
-    """Returns in how many places of a model a layer is, those of models within it included."""
+    """Returns how often a layer is used in a model, including nested models."""
     operations = operations_of(model)
     within = sum(_uses(operation, layer) for operation in operations if is_functional(operation))
     return operations.count(layer) + within
@@ -350,9 +350,9 @@ def _plain(layer: Any) -> keras.layers.Layer:
         if isinstance(layer, DenseWeights) and type(layer).flat_logits not in _LINEAR:
             raise _no_equal(layer)
         return layer.to_dense(name=layer.name)
-    if type(layer) not in _OF_KERAS:  # a subclass, which may do something else
+    if type(layer) not in _OF_KERAS:  # a subclass may behave differently
         raise _no_equal(layer)
-    # Initializers may be of this package, and have done their work.
+    # Initializers may be of this package: they are no longer needed.
     config = {
         name: "zeros" if name.endswith("_initializer") else value
         for name, value in layer.get_config().items()

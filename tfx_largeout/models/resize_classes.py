@@ -41,59 +41,59 @@ def resize_classes(
     new_names: Any = None,
     head: Any = None,
 ) -> keras.Model:
-    """Returns a trained model for other classes: some go, some come, the others are kept.
+    """Returns a trained model for a changed set of classes: kept, removed and added ones.
 
-    The m classes that are kept get the ids 0 to m - 1, and the new ones those behind them. The old
-    model stays as it is, and shares nothing with the new one.
+    The m kept classes get the ids 0 to m - 1, followed by the new classes. The old model does not
+    change, and shares nothing with the new one.
 
     ```python
     model = tlo.resize_classes(model, 2_010)                     # ten classes more than 2,000
     model = tlo.resize_classes(model, 500, keep=np.arange(500))  # the first 500 of them
     ```
 
-    A class that is kept has its rows of W and b, bit by bit, and of the slots of optimizers (the
-    head's, or the model's), the age of `RowAdam` included. With them follow the counts of
-    samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and the
-    ignored class of losses, `label_counts` of metrics, and the names of a `TopK`. An index is built
-    anew from W, or follows where it is of labels. All other weights, counts of steps, slots and
-    seeds are copied, so that training goes on. It is compiled as the old model is; sums of metrics
-    start at 0. Labels are the caller's to renumber; so are the inputs of an embedding that is tied
-    to the head, whose rows follow.
+    A kept class keeps its rows of W and b, bit for bit, and of the slots of optimizers (the head's,
+    or the model's), including the update counts of `RowAdam`. The following are adapted, too:
+    counts of samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and
+    the ignored class of losses, `label_counts` of metrics, and the names of a `TopK`. An index over
+    W is rebuilt; an index of label statistics is adapted. All other weights, counts of steps, slots
+    and seeds are copied, so that training can continue. The new model is compiled like the old one;
+    sums of metrics start at 0. You must renumber labels yourself, and also the inputs of an
+    embedding that is tied to the head.
 
     Slots of new classes start as in a new model. `RowAdam` counts the steps of each row; Keras's
-    Adam does not, and its first steps with a new row are up to 3.2 times as long.
+    Adam does not, so its first steps with a new row are up to 3.2 times too long.
 
     Cost: another model, and O((C + C') D); for a `FactoredHead` O(C' D^2).
 
     Args:
-        model: Functional or Sequential, built, of classes that a `.keras` file can hold; compiled
-            or not. Graphs of layers may be in it.
+        model: Functional or Sequential, built, with only layers that a `.keras` file can store;
+            compiled or not. It may have nested models.
         new_classes: C', at least 2 and at least m.
         keep: Ids of the old classes that stay, in their new order, `[m]`. Default None: all.
         new_rows: Rows of W for the new classes, `[C' - m, D]`, such as centroids of features.
             Default None: from the head's initializer.
         new_bias: Likewise b, `[C' - m]`.
-        new_counts: How often each new class occurs, `[C' - m]`, for all that has counts. Default
+        new_counts: How often each new class occurs, `[C' - m]`, for all parts with counts. Default
             None: 0, which samplers and `LogFrequency` smooth.
         new_class_weights: The new classes' weights in losses, `[C' - m]`. Default None: 1.
-        new_names: Their names, strings, where a `TopK` in the model has names. Default None: there
-            are none.
-        head: The head, or its name, where there are several. Default None: the only one.
+        new_names: The new classes' names, strings; required if a `TopK` in the model has names.
+            Default None.
+        head: The head, or its name, if there are several. Default None: the only one.
 
     Returns:
         Another model.
 
     Raises:
-        TypeError: `model` is not Functional or Sequential, or has a custom `compile`. The head
-            is made in another layer's code, or has no rows of W: a class more in the tree of a
+        TypeError: `model` is not Functional or Sequential, or has a custom `compile`. The head is
+            created in another layer's code, or has no rows of W: adding a class to the tree of a
             `HierarchicalSoftmaxHead` changes the probabilities of the others.
-        ValueError: An argument breaks its rule, or `model` is not built, has no head, or several
-            and none is named. Gradients are accumulated that no step was taken with. Another layer
-            depends on the number of classes, or a `TopK` has a separate index, `allow` or
-            `categories`. The model's optimizer has slots without rows of classes, as
-            `Adafactor`. What no longer fits, such as more candidates than classes.
-        RuntimeError: The classes are spread over several workers. `tlo.save_model`, and resize the
-            file's model in a single process; workers load what that saves, each its rows.
+        ValueError: An argument is invalid; `model` is not built, has no head, or has several and
+            `head` is None. There are accumulated gradients without a step. Another layer depends on
+            the number of classes, or a `TopK` has a separate index, `allow` or `categories`. The
+            model's optimizer has slots without rows of classes, such as `Adafactor`. An argument no
+            longer fits, such as more candidates than classes.
+        RuntimeError: The classes are spread over several workers. Use `tlo.save_model`, and resize
+            the file's model in a single process; workers can load its file, each its rows.
     """
     layers = _layers_of(model)
     old = _head_argument(head, layers)
@@ -131,7 +131,7 @@ def resize_classes(
     return result
 
 
-# What may be resized
+# What can be resized
 
 
 def _layers_of(model: Any) -> list[Any]:
@@ -141,7 +141,7 @@ def _layers_of(model: Any) -> list[Any]:
             f"classes; got {type(model).__name__} {getattr(model, 'name', model)!r}. Of a model "
             "that wraps another one, as of top_k_model, hand over that one."
         )
-    graph_of(model)  # it is built
+    graph_of(model)  # checks that it is built
     return flat_layers(model)
 
 
@@ -173,7 +173,7 @@ def _check_model(model: keras.Model, layers: list[Any], old: Any) -> None:
     )
     for layer in layers:
         kept = [variable.numpy() for variable in getattr(layer, "kept_variables", ())[:1]]
-        if kept and (kept[0].size if kept[0].ndim else kept[0]):  # rows, or the number of batches
+        if kept and (kept[0].size if kept[0].ndim else kept[0]):  # rows, or a number of batches
             raise ValueError(
                 "model must have taken its step with all gradients; got some of batches that "
                 f"{layer.name!r} has accumulated"
@@ -228,10 +228,11 @@ def _set_arguments(
 def _with_names(
     layers: list[Any], old: Any, change: ClassChange, new_names: Any
 ) -> dict[Any, str | None]:
-    """Returns those layers that have the names of the classes, and the packed names of the others.
+    """Returns the layers with class names, and the packed names of the new classes.
 
     Raises:
-        TypeError, ValueError: As `class_names`; or there are not as many names as new classes.
+        TypeError, ValueError: As `class_names`; or the number of names is not the number of new
+            classes.
     """
     named = [each for each in layers if isinstance(each, TopK) and each.head is old and each.names]
     last = class_names(new_names) or []
@@ -260,9 +261,9 @@ def _check_padding(layers: list[Any], old: Any, change: ClassChange) -> None:
 
 
 def _other_head(config: Any, old: Any, change: ClassChange, named: dict[Any, str | None]) -> Any:
-    """Returns a configuration with another one of the head, and of the embedding tied to it.
+    """Returns a configuration with a new one for the head, and for the embedding tied to it.
 
-    And with other names of those layers that have some.
+    Layers with class names get new names.
     """
     if isinstance(config, (list, tuple)):
         return [_other_head(item, old, change, named) for item in config]
@@ -295,7 +296,7 @@ def _is_config_of(layer: Any, config: dict[str, Any]) -> bool:
 def _other_compile(
     config: dict[str, Any], model: keras.Model, old: Any, change: ClassChange
 ) -> dict[str, Any]:
-    """Returns what `compile` gets: losses and metrics of the head's output for other classes."""
+    """Returns the `compile` arguments with losses and metrics of the head's output changed."""
     graph = graph_of(model)
     outputs = graph.outputs
     of_head = [place for place, tensor in enumerate(outputs) if _gives(tensor, old)]
@@ -323,7 +324,7 @@ def _other_compile(
 
 
 def _gives(tensor: Any, head: Any) -> bool:
-    """Says whether an output is that of a head, or of a layer behind it, such as a cast."""
+    """Returns whether an output comes from a head, or from a layer after it, such as a cast."""
     while True:
         layer, tensors = made_by(tensor)
         if layer is head or (is_functional(layer) and head in flat_layers(layer)):
@@ -339,7 +340,7 @@ def _gives(tensor: Any, head: Any) -> bool:
 def _take_state(
     model: keras.Model, result: keras.Model, old: Any, new: Any, change: ClassChange
 ) -> None:
-    """Gives the new model the state of the old one, rows of classes by their new ids."""
+    """Copies the state of the old model to the new one, rows of classes by their new ids."""
     states = [ModelState(each, metrics=False, kept=False) for each in (model, result)]
     there, here = (dict(state.arrays()) for state in states)
     last = dict(_rows_in(states[0], model, old))
@@ -357,7 +358,7 @@ def _take_state(
 
 
 def _take_index(old: Any, new: Any, change: ClassChange) -> None:
-    """Builds the index of the new head from W, if that of the old one was; or takes its rows."""
+    """Builds the new head's index from W, if the old one was built; or copies its rows."""
     if old.follows_kernel and int(old.clock.numpy()) > 0:
         new.index.rebuild(new.kernel, new.bias)
     elif not old.follows_kernel:
@@ -369,9 +370,9 @@ def _take_index(old: Any, new: Any, change: ClassChange) -> None:
 
 
 def _rows_in(state: ModelState, model: keras.Model, old: Any) -> Iterator[tuple[str, str]]:
-    """Yields the names of variables with a row per class, and the variables for new classes.
+    """Yields the names of variables with a row per class, and the new model's variables.
 
-    These are the weights and slots themselves. An average of a weight starts from the weight.
+    These are weights and slots. An average of a weight starts from the weight.
     """
     weights = old.weights_with_rows
     for name in state.names_of(weights):
@@ -387,7 +388,7 @@ def _rows_in(state: ModelState, model: keras.Model, old: Any) -> Iterator[tuple[
 
 
 def _check_alike(states: list[ModelState], free: set[str]) -> None:
-    """Refuses models whose variables differ in more than the rows of classes."""
+    """Raises ValueError if the models' variables differ in more than the rows of classes."""
     there, here = (
         [
             (name, *map(str, fact[:2] if name in free else fact))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save_model: a file of Keras, of a model that several workers train."""
+"""save_model: writes a model that several workers train to a Keras file."""
 
 from __future__ import annotations
 
@@ -23,40 +23,39 @@ from tfx_largeout.memory import Weight
 from tfx_largeout.written_whole import written_whole
 
 _SITE = "save_model"
-_BLOCK = 2**22  # numbers that a worker sends at a time
+_BLOCK = 2**22  # numbers that a worker sends at once
 _SENT_AS_THEY_ARE = ("float16", "float32", "float64", "int32", "int64")
 _WEIGHTS = ".weights.h5"
-_OF_WEIGHT = 2**12  # bytes that HDF5 takes beside its numbers, about
+_OF_WEIGHT = 2**12  # HDF5's overhead per weight in bytes, about
 
 
 def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True) -> None:
     """Writes a model that several workers train to an ordinary Keras file.
 
     All workers call it, with the same arguments; worker 0 writes. A single process loads the file
-    by `keras.saving.load_model`, and so do workers, each its rows of W. The tables of a hash
-    index are not in it: they are built from W when they are needed. In one process this is
-    `model.save`, or `model.save_weights`, but that the file appears whole or not at all: whatever
-    ends the process, an older file stays until the new one is on the disk.
+    by `keras.saving.load_model`, and so do workers, each its rows of W. The tables of a hash index
+    are not in it: they are rebuilt from W when needed. In one process this is `model.save`, or
+    `model.save_weights`, except that the file appears whole or not at all: even if the process is
+    killed, an older file stays until the new one is on the disk.
 
-    What differs between workers, such as BatchNorm's averages, is taken from worker 0.
+    State that differs between workers, such as BatchNorm's averages, is taken from worker 0.
 
-    Cost: W, b and their slots are gathered; on worker 0 memory for all of the model, and once more
-    for its largest variable and what Keras needs.
+    Cost: W, b and their slots are gathered; worker 0 needs memory for the whole model, for a copy
+    of its largest variable, and for Keras.
 
     Args:
-        model: Built, and made of registered classes, as for any `.keras` file.
-        filepath: Ends with `.keras`, or with `.weights.h5` for the weights alone.
-        overwrite: Whether a file that is there is replaced. Default True.
+        model: A built model of registered classes, as for any `.keras` file.
+        filepath: Ends with `.keras`, or with `.weights.h5` for only the weights.
+        overwrite: Whether to replace an existing file. Default True.
 
     Raises:
-        TypeError: `model` is no Keras model.
-        ValueError: `filepath` ends otherwise, or `overwrite` is no flag; arguments or models differ
-            between workers.
-        FileExistsError: The file is there, and `overwrite` is False.
+        TypeError: `model` is not a Keras model.
+        ValueError: `filepath` has another ending, or `overwrite` is not a boolean; arguments or
+            models differ between workers.
+        FileExistsError: The file exists, and `overwrite` is False.
         OSError: Worker 0 can't write the file.
-        Exception: What Keras raises where it can't make the model again from its configuration;
-            over workers on all of them, as a `RuntimeError` on others than worker 0 if it is of no
-            common kind.
+        Exception: Keras's error if it can't rebuild the model from its configuration; with several
+            workers, on all of them (a `RuntimeError` on other workers if the type is not common).
     """
     path, workers = Path(filepath), current()
     overwrite = flag_argument("overwrite", overwrite)
@@ -69,10 +68,10 @@ def save_model(model: keras.Model, filepath: str | Path, overwrite: bool = True)
 
 
 def _write_gathered(model: keras.Model, path: Path) -> None:
-    """Writes a model of which each worker has some rows: worker 0 does."""
+    """Writes a model whose rows are spread over workers; worker 0 writes."""
     workers = current()
     if model.optimizer is not None and not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)  # as it will be where the file is loaded
+        model.optimizer.build(model.trainable_variables)  # as after loading the file
     state = ModelState(model, metrics=False, kept=False)
     described = state.facts()["variables"]
     agree(workers, "a model of " + _SITE, {"the list of variables": described})
@@ -95,7 +94,7 @@ def _check_path(path: Path, overwrite: bool) -> None:
 
 
 def _begun(model: keras.Model, state: ModelState) -> keras.Model:
-    """Returns the model as one process would have it, except for the values of its variables."""
+    """Returns the model as in a single process, without the values of its variables."""
     with _alone(), _as_if_nothing_was_made():
         whole = made_again(whole_config(model))
         if model.optimizer is not None:
@@ -105,9 +104,9 @@ def _begun(model: keras.Model, state: ModelState) -> keras.Model:
 
 
 def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> Exception | None:
-    """Gathers all rows, and gives them to the whole model of worker 0.
+    """Gathers all rows, and assigns them to the whole model on worker 0.
 
-    Returns the error that it met on worker 0, which takes part to the end all the same.
+    Returns the error of worker 0, which still takes part to the end.
     """
     arrays, facts = dict(state.arrays()), state.facts()
     shapes = {name: shape for name, (_, _, shape) in zip(arrays, facts["variables"], strict=True)}
@@ -136,7 +135,7 @@ def _gather(workers: Workers, state: ModelState, whole: keras.Model | None) -> E
 def _gather_rows(
     workers: Workers, own: np.ndarray, num_classes: int, whole: np.ndarray | None
 ) -> None:
-    """Gathers rows block by block; `whole`, if there is one, gets those of all classes."""
+    """Gathers rows block by block; `whole`, if given, receives the rows of all classes."""
     sent = own.dtype if own.dtype.name in _SENT_AS_THEY_ARE else np.dtype(np.int32)
     shards = [ClassShard(rank, workers.size, num_classes) for rank in range(workers.size)]
     most = shards[0].num_rows
@@ -153,7 +152,7 @@ def _gather_rows(
 
 
 def _write(model: keras.Model, path: Path) -> None:
-    # HDF5 can end the process where a disk is full: it is not to find that out.
+    # HDF5 can kill the process on a full disk, so check the space first.
     size = sum(Weight.of(weight).num_bytes + _OF_WEIGHT for weight in model.weights)
     with written_whole(path, size) as unfinished, _alone():
         save = model.save_weights if path.name.endswith(_WEIGHTS) else model.save
@@ -161,7 +160,7 @@ def _write(model: keras.Model, path: Path) -> None:
 
 
 def _on_first(workers: Workers, action: Callable[[], Any]) -> Any:
-    """Runs what only worker 0 does; all wait for it."""
+    """Runs a function on worker 0 only; all workers wait for it."""
     return together(workers, _SITE, action if workers.rank == 0 else lambda: None)
 
 
@@ -178,9 +177,9 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_if_nothing_was_made() -> Iterator[None]:
-    """A context behind which seeds and names are drawn as if nothing had been made in it.
+    """A context after which seeds and names continue as if nothing had been created in it.
 
-    Other workers make nothing, and what is made later must be the same on all of them.
+    Other workers create nothing, and later objects must be the same on all of them.
     """
     drawn = random.getstate()
     try:

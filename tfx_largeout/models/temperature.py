@@ -21,11 +21,11 @@ from tfx_largeout.statistics import ExactStatistics
 _ASKED_BY = "fit_temperature"
 _LARGEST = float(np.log(100.0))
 _POINTS = 9  # temperatures of a sweep
-_SPACING = 0.1  # of the last ones, in log T
+_SPACING = 0.1  # spacing of the last sweep, in log T
 
 
 def fit_temperature(model: keras.Model, data: Any, batch_size: int = 256) -> float:
-    """Returns the temperature that makes a model's probabilities fit held-out data best.
+    """Returns the temperature at which a model's probabilities fit held-out data best.
 
     With the logits o of N examples, and their labels Y_n, it minimises the negative log-likelihood
 
@@ -40,18 +40,16 @@ def fit_temperature(model: keras.Model, data: Any, batch_size: int = 256) -> flo
     Cost: 3 or 4 sweeps over the data, with 10 exact passes O(N C D) each; memory is bounded.
 
     Args:
-        model: A model that ends in a head, trained.
-        data: Held-out examples, which training has not seen: a `tf.data.Dataset` of batches
-            `(x, y)` or `(x, y, sample_weight)`, or such a tuple of arrays, tensors or sparse
-            matrices.
-        batch_size: Of arrays. Default 256.
+        model: A trained model that ends in a head.
+        data: Held-out examples: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`,
+            or such a tuple of arrays, tensors or sparse matrices.
+        batch_size: The batch size for arrays. Default 256.
 
     Raises:
-        TypeError: The model does not end in a head, or in one whose scores are no logits W h + b;
-            `data` is neither.
+        TypeError: The model does not end in a head with logits W h + b; `data` has another type.
         ValueError: Arrays are of different lengths; a weight is negative, there is no example with
             a label, the loss is not finite, or it has no minimum in [0.01, 100].
-        RuntimeError: Several workers have the classes.
+        RuntimeError: The classes are spread over several workers.
 
     References:
         Guo, Pleiss, Sun, Weinberger, On calibration of modern neural networks, 2017, section 4.
@@ -74,7 +72,7 @@ def fit_temperature(model: keras.Model, data: Any, batch_size: int = 256) -> flo
 
 
 def _minimum(places: np.ndarray, values: np.ndarray, best: int) -> float:
-    """Returns where the polynomial through the best value and two on both sides is least."""
+    """Returns the minimum of the polynomial through the best value and two on each side."""
     first = min(max(best - 2, 0), len(places) - 5)
     own = places[first : first + 5] - places[best]
     fitted = np.polyfit(own, values[first : first + 5] - values[best], 4)
@@ -83,7 +81,7 @@ def _minimum(places: np.ndarray, values: np.ndarray, best: int) -> float:
 
 
 def _slices(data: Any, batch_size: int) -> Iterator[Any]:
-    """Yields the batches of arrays, dense or sparse, in any nesting."""
+    """Yields batches of arrays, dense or sparse, nested or not."""
     (whole,) = in_batches(_ASKED_BY, data)
     length = common_length(_ASKED_BY, whole)
     for start in range(0, length, batch_size):

@@ -36,7 +36,7 @@ from tfx_largeout.serving.stored_rows import DTYPES, variable
 from tfx_largeout.written_whole import written_whole
 
 DEFAULT, WITH_NUM_PROBED = "serving_default", "with_num_probed"
-NUM_PROBED = "num_probed"  # the input of the latter
+NUM_PROBED = "num_probed"  # the input of the signature `with_num_probed`
 
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 
@@ -64,7 +64,7 @@ def export(
 ) -> None:
     """Writes a SavedModel that gives the k best classes, for servers without this package.
 
-    The file has TensorFlow's ops alone: TensorFlow Serving loads it, and so do
+    The file has only TensorFlow's ops: TensorFlow Serving loads it, and so do
     `tf.saved_model.load`, the C API, Java and Go. Its signature `serving_default` takes the inputs
     of the model, of any batch size, and returns by name
 
@@ -73,84 +73,84 @@ def export(
         log_partition  [...] float32: log sum_c exp(o_c), with activation="softmax"
         names          [..., k] string: names[id], with `names`
 
-    Without an index, all classes are looked at, block by block: scores and ids are as in
-    `TopK`, ties by lower id. With `index="ivf"`, rows of W lie in lists around the centers of
-    k-means; a request looks into the `num_probed` lists nearest to h, and gives what it looks at
-    its logit, so that classes in other lists are missed: `tlo.serving.recall` measures how many.
-    With a `HashIndex`, a request reads the buckets of `num_probed` of its tables, and gives the
-    first `num_found` classes in them their logits: scores and ids are as in `TopK` with that
-    index. In both cases the signature `with_num_probed` has one more input, the int32 scalar
-    `num_probed`; where there are fewer than k, -inf and -1 follow (0 with an activation, and the
-    name "").
+    Without an index, all classes are read, block by block: scores and ids are as in `TopK`, ties by
+    lower id. With `index="ivf"`, rows of W are in lists around the centers of k-means; a request
+    computes the logits of the `num_probed` lists nearest to h, and misses classes in other lists:
+    `tlo.serving.recall` measures how many. With a `HashIndex`, a request reads the buckets of
+    `num_probed` of its tables, and computes the logits of the first `num_found` classes in them:
+    scores and ids are as in `TopK` with this index. In both cases the signature `with_num_probed`
+    has one more input, the int32 scalar `num_probed`; if fewer than k classes are found, -inf and
+    -1 follow (0 with an activation, and the name "").
 
-    Preprocessing layers of the model go along. Of the head only W and b do: no slots of optimizers,
-    no tables of an index except for the chosen one. docs/guides/serving.md shows how to load and
-    serve the folder.
+    Preprocessing layers of the model are included. From the head only W and b are: no slots of
+    optimizers, and only the tables of the chosen index. docs/guides/serving.md shows how to load
+    and serve the folder.
 
-    Cost: of a request O(B C D) time, memory for a few blocks of 2^22 logits; with lists
-    O(B (`num_lists` + P C / `num_lists`) D) time and memory for a few copies of
-    B P 1.25 C / `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes
-    per class, by `rows`; 1.25 times as much with lists; 4 D more with `rescore`. To export with
-    lists takes memory for about three more W, and O(C `num_lists` D) time. A `HashIndex` of L
-    tables of H hashes: O(B (L (H D + what buckets have) + `num_found` D)) time, and
-    4 (C + buckets) bytes per table beside W.
+    Cost: a request takes O(B C D) time, and memory for a few blocks of 2^22 logits; with lists O(B
+    (`num_lists` + P C / `num_lists`) D) time and memory for a few copies of B P 1.25 C /
+    `num_lists` logits, P = `num_probed`. On disk and in the server 4, 2 or 1 D bytes per class, by
+    `rows`; 1.25 times as much with lists; 4 D more with `rescore`. The export with lists needs
+    memory for about three more W, and O(C `num_lists` D) time. A `HashIndex` of L tables of H
+    hashes: O(B (L (H D + classes in buckets) + `num_found` D)) time, and 4 (C + buckets) bytes per
+    table besides W.
 
     Args:
-        model: A built model whose only output is a head's.
-        folder: Where to write: a folder that is not there, or empty. TensorFlow Serving wants a
-            number as its name, the version: `"models/words/1"`.
+        model: A built model whose only output comes from a head.
+        folder: The folder to write; it must not exist, or be empty. TensorFlow Serving needs a
+            version number as its name: `"models/words/1"`.
         k: The number of classes, 1 <= k <= C. Default 10.
         index: None (default): exact; `"ivf"`: an inverted file; or a `HashIndex`: `head.index`,
             which a `SampledHead` may have, or another one after `index.rebuild(head.kernel,
-            head.bias)`. Its tables are written as they are: the tables of `head.index` may be
-            behind W by a period of steps, until `rebuild`.
+            head.bias)`. Its present tables are written: the tables of `head.index` may be older
+            than W by a period of steps, until `rebuild`.
         activation: None for logits (default); `"softmax"` for probabilities among all classes, or
             with an index among the classes that are searched; `"sigmoid"` for each class.
-        rows: How W is kept: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale per row.
-            Scores and `log_partition` are then computed from the rounded rows.
-        rescore: Whether the best 4 k by `rows` get their scores from float32 rows, which are kept
-            beside, and count by them in `log_partition`. Default False.
+        rows: How W is stored: `"float32"` (default), `"bfloat16"` or `"int8"`, with a scale per
+            row. Scores and `log_partition` are then computed from the rounded rows.
+        rescore: Whether the best 4 k by `rows` are scored again with float32 rows, which are also
+            stored; `log_partition` then uses these scores. Default False.
         names: The names of the C classes: a list of strings, the path of a file with a name per
-            line, or a `keras.layers.StringLookup`. They differ, and become an asset.
+            line, or a `keras.layers.StringLookup`. They must be distinct, and become an asset.
         num_lists: The number of lists, 1 <= `num_lists` <= C. Default: sqrt(C).
-        num_probed: How many lists, or tables of a `HashIndex`, a request looks into if it doesn't
-            say. Default: a sixteenth of the lists, all tables.
-        num_found: How many classes a `HashIndex` finds at most, k <= `num_found` <= C. Default:
-            1,000 or 10 k, the greater, or C.
-        exclude: Whether a request says which classes it may not find, in an input `exclude`
-            `[..., E]` int64 after the inputs of the model: ids padded with -1, E of any size, 0 as
-            well. Default False. What the model's head excludes is left out in any case.
+        num_probed: The default number of lists, or tables of a `HashIndex`, that a request reads.
+            Default: a sixteenth of the lists, all tables.
+        num_found: The largest number of classes that a `HashIndex` finds, k <= `num_found` <= C.
+            Default: min(max(1,000, 10 k), C).
+        exclude: Whether a request can exclude classes, by an input `exclude` `[..., E]` int64 after
+            the inputs of the model: ids padded with -1, for any E, also 0. Default False. Classes
+            that the model's head excludes are always left out.
         allow: As `TopK`.
-        categories: As `TopK`; a request then has an input `category` `[...]` int64, too, -1: any.
+        categories: As `TopK`; a request then has an input `category` `[...]` int64, too; -1: any
+            category.
         probabilities: True: as `activation="softmax"`. Default False.
-        temperature: T > 0: scores and `log_partition` are computed from o / T; 1 with
-            a `HashIndex`. Default 1.
-        seed: Of k-means: the same one gives the same lists.
-        input_signature: What `model(inputs)` takes, in `tf.TensorSpec` and `tf.SparseTensorSpec`,
-            nested as there. Needed for a model that is neither functional nor sequential.
+        temperature: T > 0: scores and `log_partition` are computed from o / T; must be 1 with a
+            `HashIndex`. Default 1.
+        seed: The seed of k-means: the same seed gives the same lists.
+        input_signature: The specs of the inputs of `model(inputs)`, as (nested) `tf.TensorSpec` and
+            `tf.SparseTensorSpec`. Required for a model that is neither functional nor sequential.
 
-    A single input is named `inputs`, others as in the model. A sparse input x is three: `x_indices`
-    `[N, 2]` int64, `x_values` `[N]` and `x_dense_shape` `[2]` int64.
+    A single input is named `inputs`, several as in the model. A sparse input x becomes three:
+    `x_indices` `[N, 2]` int64, `x_values` `[N]` and `x_dense_shape` `[2]` int64.
 
     Raises:
         TypeError: The model does not end in a head; `names` are not strings; the head has no W for
             the `HashIndex`.
-        FileNotFoundError: There is no file of `names`.
-        ValueError: An argument is unknown, out of range or not for this head or index; the model
-            is not built, or needs `input_signature`, or has ops that only this process has; the
+        FileNotFoundError: The file of `names` does not exist.
+        ValueError: An argument is unknown, out of range or not for this head or index; the model is
+            not built, or needs `input_signature`, or has ops that exist only in this process; the
             `HashIndex` was built for a W of another shape, or its tables are corrupt.
-        FileExistsError: `folder` has files in it, or is a file.
-        RuntimeError: Several workers have the classes: save the model by `tlo.save_model`, and
-            export it in one process. Or the `HashIndex` was not built.
+        FileExistsError: `folder` is not empty, or is a file.
+        RuntimeError: The classes are spread over several workers: save the model by
+            `tlo.save_model`, and export it in one process. Or the `HashIndex` was not built.
         OSError: The folder can't be written.
 
-    Nothing is written where an error is raised.
+    After an error nothing is written.
 
     References:
         Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV;
         Vijayanarasimhan, Shlens, Monga, Yagnik 2014, section 3.3 (hash tables).
     """
-    path = Path(folder).resolve()  # a link stays, and what it points to is written
+    path = Path(folder).resolve()  # if it is a link, its target is written
     findable, flag = Findable.of(allow, categories), flag_argument("exclude", exclude)
     more = [*["exclude"] * flag, *["category"] * (findable.categories is not None)]
     activation = probabilities_argument(probabilities, activation)
@@ -192,7 +192,7 @@ def export(
 
 
 def _write_out(archive: Any, folder: Path, mapped: MappedFiles) -> None:
-    """Writes a SavedModel, with an OSError where TensorFlow says in its own way why it can't."""
+    """Writes a SavedModel; turns TensorFlow's errors of writing into an OSError."""
     try:
         options = tf.saved_model.SaveOptions(experimental_sharding_callback=mapped)
         archive.write_out(str(folder), options, verbose=False)
@@ -204,7 +204,7 @@ def _write_out(archive: Any, folder: Path, mapped: MappedFiles) -> None:
 
 @contextlib.contextmanager
 def _written_with_parents(path: Path) -> Iterator[Path]:
-    """As `written_whole`; makes the folders above, too, which an error removes again."""
+    """As `written_whole`; also creates parent folders, and removes them after an error."""
     made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ def _written_with_parents(path: Path) -> Iterator[Path]:
             yield unfinished
     except BaseException:
         for each in made:
-            with contextlib.suppress(OSError):  # others may have written there
+            with contextlib.suppress(OSError):  # others may have written files there
                 each.rmdir()
         raise
 
@@ -269,7 +269,7 @@ def _endpoints(
 def _filter_of(
     findable: Findable, names: list[str], num_classes: int
 ) -> Callable[[HeadOutput, Sequence[tf.Tensor]], ClassFilter | None]:
-    """Returns what gives the filter for an output and the inputs of these names."""
+    """Returns a function that makes the filter from an output and the inputs of these names."""
     groups = findable.groups(num_classes)
     kept = None if groups is None else variable(groups)
 
@@ -282,7 +282,7 @@ def _filter_of(
 
 
 def _names_table(names: list[str], folder: Path) -> tf.lookup.StaticHashTable:
-    """Returns a table that reads an asset, written here: line c is the name of class c; -1: ""."""
+    """Writes names to an asset and returns its table: line c is the name of class c; -1: ""."""
     folder.mkdir()
     path = folder / "names.txt"
     path.write_text("".join(f"{name}\n" for name in names), encoding="utf-8", newline="\n")
@@ -305,11 +305,11 @@ def _output_of(
 
 
 def _head_of(model: keras.Model, inputs: ServingInputs) -> tuple[Head, int]:
-    """Returns the head of a model, and how many batch dimensions its outputs have."""
+    """Returns the head of a model, and the number of batch dimensions of its output."""
     outputs: list[HeadOutput] = []
 
-    # First with logits: a tf.function in the model keeps what it traces, and would go on giving
-    # none. It is refused here, as the head's output loses what rides on it there.
+    # First with logits: a tf.function in the model keeps its trace, and would go on returning no
+    # logits. Such a model raises an error here, as a tf.function drops the `HeadOutput`.
     @tf.function(input_signature=inputs.specs, autograph=False)
     def plain(*tensors: tf.Tensor) -> tf.Tensor:
         output_of_model(model, inputs.packed(tensors))
@@ -328,9 +328,9 @@ def _head_of(model: keras.Model, inputs: ServingInputs) -> tuple[Head, int]:
 
 
 def _tables_below(model: keras.Model, head: Head) -> list[Any]:
-    """Returns the lookup tables of the layers outside the head, which do not contain it.
+    """Returns the lookup tables of the layers that are outside the head and don't contain it.
 
-    Variables are written anyway, as endpoints read them; tracking a layer, too, would write its
+    Variables are written anyway, because endpoints read them; tracking a layer would write its
     variables twice.
     """
     of_head = {id(layer) for layer in flat_layers(head)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of an exported model that a process maps, in place of reading them into its own memory."""
+"""Files of an exported model that a process maps instead of reading them into its memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ABOUT = Path("assets.extra", "mapped.json")
 _VARIABLES = Path("variables", "variables")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_LEAST_BYTES = 2**20  # of a variable that gets a file of its own
+_LEAST_BYTES = 2**20  # smallest variable with a separate file
 
 
 class MappedFiles(tf.train.experimental.ShardingCallback):
-    """Gives each of some large variables a file of its own, which begins with its first number.
+    """Writes each of some large variables to a separate file, which begins with its first number.
 
-    As `experimental_sharding_callback` of a SavedModel, which TensorFlow reads as ever.
+    Passed as `experimental_sharding_callback` of a SavedModel, which TensorFlow reads as usual.
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
@@ -35,11 +35,11 @@ class MappedFiles(tf.train.experimental.ShardingCallback):
 
     @property
     def description(self) -> str:
-        """What TensorFlow calls it."""
+        """The name for TensorFlow."""
         return "a file for each large table"
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> list[Any]:
-        """Returns what goes to each file, one after the other."""
+        """Returns the variables of each file, in order."""
         own: list[Any] = []
         others: dict[str, dict[Any, tf.Tensor]] = {}
         for each in shardable_tensors:
@@ -55,39 +55,39 @@ class MappedFiles(tf.train.experimental.ShardingCallback):
         return [*own, others]
 
     def describe(self, folder: Path) -> None:
-        """Writes which files they are, beside what TensorFlow has written."""
+        """Writes the list of files, beside TensorFlow's files."""
         path = folder / _ABOUT
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"files": self._files}, indent=1), encoding="utf-8")
 
 
 def load(folder: str | Path) -> Any:
-    """Loads a model that `tlo.export` wrote, whose large tables are mapped and not read.
+    """Loads a model that `tlo.export` wrote; large tables are mapped into memory, not read.
 
-    It is what `tf.saved_model.load` returns, with the same signatures and answers. The rows of W
-    as the file keeps them, and an index over them, are pages of the file: several processes share
-    them, and the system reads the pages that a request needs. So a model is loaded at once, and
-    takes hardly any memory.
+    The result has the same signatures and answers as from `tf.saved_model.load`. The rows of W as
+    stored, and an index over them, are pages of the file: several processes share them, and the
+    system reads only the pages that a request needs. So loading is immediate, and takes almost no
+    memory.
 
-    The folder must stay as it is while the model is used: a file that is cut off meanwhile ends the
-    process. Put a new model into a new folder.
+    Do not change the folder while the model is used: if a file is truncated, the process is killed.
+    Put a new model into a new folder.
 
-    Cost: reads the layers below the head, and biases and tables of less than 1 MiB; nothing that
-    grows with C except for pages that requests look at.
+    Cost: reads the hidden layers, and biases and tables of less than 1 MiB; of everything that
+    grows with C, only the pages that requests use.
 
     Args:
-        folder: Where `tlo.export` has written it.
+        folder: The folder that `tlo.export` wrote.
 
     Returns:
         The model: `load(folder).signatures["serving_default"]` answers requests.
 
     Raises:
         OSError: There is no such folder, or it can't be read.
-        ValueError: `tlo.export` has not written it, or files of variables are damaged, as one of
-            another size than its table: nothing is mapped then.
+        ValueError: `tlo.export` did not write it, or files of variables are damaged, such as a file
+            of another size than its table. Nothing is mapped then.
 
-    TensorFlow's loader notices changed bits in a mapped file; this one does not, as it would have
-    to read all of it.
+    TensorFlow's loader detects changed bits; this one does not in a mapped file, since it would
+    have to read all of it.
     """
     path = Path(folder)
     prefix = path / _VARIABLES
@@ -102,7 +102,7 @@ def load(folder: str | Path) -> Any:
     for table in tables.values():
         table.check()
     others = [key for key in shapes if key not in tables and key != _GRAPH]
-    is_plain = all(key.endswith(_VALUE) for key in others)  # no tables that change, as few have
+    is_plain = all(key.endswith(_VALUE) for key in others)  # no mutable tables; few have any
     options = tf.saved_model.LoadOptions(experimental_skip_checkpoint=is_plain)
     model = tf.saved_model.load(str(path), options=options)
     for key in others if is_plain else []:
@@ -116,7 +116,7 @@ def load(folder: str | Path) -> Any:
 
 @contextlib.contextmanager
 def _damage_named(prefix: Path) -> Iterator[None]:
-    """Raises a ValueError for what TensorFlow's reader of variables raises over damaged files."""
+    """Turns errors of TensorFlow's variable reader over damaged files into a ValueError."""
     try:
         yield
     except (tf.errors.OpError, IndexError, RuntimeError) as error:
@@ -126,13 +126,13 @@ def _damage_named(prefix: Path) -> Iterator[None]:
 
 
 class _Table:
-    """A variable in a file of its own."""
+    """A variable in a separate file."""
 
     def __init__(self, path: Path, shape: Any, dtype: Any) -> None:
         self.path, self.shape, self.dtype = path, shape, dtype
 
     def check(self) -> None:
-        """Refuses a file of another size: beyond its end a mapped page would end the process."""
+        """Raises for a file of another size: a mapped page beyond its end kills the process."""
         if self.shape is None:
             raise ValueError(
                 f"{self.path} must be of a variable of the model; got none of its name"
@@ -146,9 +146,9 @@ class _Table:
             )
 
     def mapped(self) -> tf.Tensor:
-        """Returns a tensor whose numbers are the file's pages."""
+        """Returns a tensor backed by the file's pages."""
         unsigned = np.dtype(f"u{self.dtype.size}")  # NumPy has no bfloat16
-        # Of "r" DLPack has no tensors; pages that nobody changes stay those of the file with "c".
+        # DLPack does not support "r"; with "c", pages that are not changed remain the file's.
         pages = np.memmap(self.path, unsigned, "c", shape=tuple(self.shape))
         return tf.bitcast(tf.experimental.dlpack.from_dlpack(pages.__dlpack__()), self.dtype)
 
@@ -173,7 +173,7 @@ def _files_of(folder: Path) -> dict[str, str]:
 
 
 def _at(model: Any, key: str) -> tf.Variable:
-    """Returns the variable of a loaded model with a key of its checkpoint."""
+    """Returns the variable of a loaded model by its key in the checkpoint."""
     found = model
     for name in key.removesuffix(_VALUE).split("/"):
         found = found[int(name)] if name.isdigit() else getattr(found, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""recall: how many of the best classes an exported model finds."""
+"""recall: the share of the best classes that an exported model finds."""
 
 from __future__ import annotations
 
@@ -31,23 +31,22 @@ def recall(
     recall@k = mean over examples of |ids exported & ids of the k best classes by `model`| / k
 
     Positions that a Keras mask leaves out don't count. Inputs `exclude` and `category` of the
-    export are -1: it is measured where all classes, or the classes of `allow`, may be found.
+    export are set to -1: recall is measured over all classes, or the classes of `allow`.
 
     Cost: two passes over the examples, one of them exact: O(N C D).
 
     Args:
         model: The model that was exported.
-        folder: Where `export` has written it. Its k counts.
-        data: Examples: a `tf.data.Dataset` of batches, `x` or `(x, y)`; or x, in what
-            `tf.data.Dataset.from_tensor_slices` takes.
-        num_probed: How many lists or tables to look into. Default: as the exported model does.
+        folder: The folder that `export` wrote. It determines k.
+        data: Examples: a `tf.data.Dataset` of batches, `x` or `(x, y)`; or x, in a form for
+            `tf.data.Dataset.from_tensor_slices`.
+        num_probed: The number of lists or tables to read. Default: as in the exported model.
         input_signature: As for `export`.
         allow: As for `export`.
 
     Raises:
-        ValueError: There is no example that counts; `data` is nested otherwise than the model's
-            inputs; `num_probed` is given, and there is no index; `export` has not written the
-            folder.
+        ValueError: There are no examples; `data` is nested differently from the model's inputs;
+            `num_probed` is given, and there is no index; `export` did not write the folder.
     """
     loaded = tf.saved_model.load(str(folder))
     if "serving_default" not in loaded.signatures:

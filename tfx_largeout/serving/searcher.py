@@ -40,7 +40,7 @@ _SCORED_AGAIN = 4  # times k
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is to be found, and how, as the arguments of `export` of the same names say."""
+    """The arguments of `export` about the search, under the same names."""
 
     k: int
     index: str | HashIndex | None
@@ -57,21 +57,21 @@ class SearchOptions:
 class Searcher(NamedTuple):
     """The k best classes of h, in TensorFlow's ops."""
 
-    # Of h [N, D], num_probed, and what may be found.
+    # Takes h [N, D], num_probed, and the filter.
     best: Callable[..., TopScores]
-    most_probed: int | None = None  # how many lists or tables there are; None: all are looked at
-    num_probed: int | None = None  # how many of them are looked into, if nothing is said
-    variables: Sequence[tf.Variable] = ()  # which requests read and never change
+    most_probed: int | None = None  # the number of lists or tables; None: no index
+    num_probed: int | None = None  # the default number to read
+    variables: Sequence[tf.Variable] = ()  # read by requests and never changed
 
 
 def _tree_searcher(head: HierarchicalSoftmaxHead, options: SearchOptions) -> Searcher:
-    """The search of a tree, whose log-probabilities are no products of W and h."""
+    """The search of a tree, whose log-probabilities are not products of W and h."""
 
     def best(
         hidden: tf.Tensor, _: tf.Tensor | None, allowed: ClassFilter | None = None
     ) -> TopScores:
         for weight in (weight for table in head.tables.values() for weight in table):
-            if weight is not None:  # what is read by its handle alone would not be written
+            if weight is not None:  # a weight read only by its handle would not be written
                 bare_variable(weight).read_value()
         top = exact_best(head, hidden, options.k, allowed)
         scores, sums = (tf.cast(each, tf.float32) for each in (top.scores, top.log_partition))
@@ -122,7 +122,7 @@ def _linear_searcher(scores: LinearScores, options: SearchOptions) -> Searcher:
 
 
 def searcher_of(head: Head, options: SearchOptions) -> Searcher:
-    """Returns how the best classes of a head are found. Errors: as `export`."""
+    """Returns the searcher for the best classes of a head. Errors: as `export`."""
     for name, value in (("k", options.k), ("num_lists", options.num_lists)):
         if value is not None and value > head.num_classes:
             raise ValueError(f"{name} must be at most num_classes={head.num_classes}; got {value}")
@@ -151,24 +151,24 @@ def _check_index(head: Head, index: HashIndex) -> None:
     owner = with_rows(head)
     index.check_built_for(owner.kernel)
     if is_of(index, owner):
-        index.build_once(owner.kernel, owner.bias)  # it has perhaps not drawn candidates yet
+        index.build_once(owner.kernel, owner.bias)  # it may not have drawn candidates yet
     check_tables(index)
 
 
-# Of the heads of this package. A subclass with its own may compute anything.
+# For heads of this package. A subclass with its own logits may compute anything.
 _LINEAR = (FactoredWeights.flat_logits, KernelHead.flat_logits)
 
 
 class LinearScores(NamedTuple):
-    """The logits o_c = row_c . q + bias_c + shift, where q and the shift follow from h."""
+    """The logits o_c = row_c . q + bias_c + shift, where q and the shift depend on h."""
 
     kernel: tf.Variable
     bias: tf.Variable | None
-    query: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # q and the shift of h, float32
+    query: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # from h to q and the shift, float32
 
 
 def linear_scores(head: Head, temperature: float = 1.0) -> LinearScores | None:
-    """Returns the rows of a head; None for one whose logits are no such products.
+    """Returns the rows of a head; None if its logits are not such products.
 
     With a temperature, q, biases and shift are divided by it.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of a model as plain tensors with names, which is what signatures have."""
+"""The inputs of a model as named plain tensors, as in signatures."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ONLY_INPUT = "inputs"
 
 
 class ServingInputs:
-    """The inputs of a signature, and how the model takes them.
+    """The inputs of a signature, and their conversion to the model's inputs.
 
     A dense input is one tensor, named as the model's input is, or `"inputs"` if it is the only one.
     A sparse one is three, as in `tf.SparseTensor`: `NAME_indices` `[N, rank]` int64, sorted by
     rows, `NAME_values` `[N]`, and `NAME_dense_shape` `[rank]` int64.
 
-    The signature is None, or as `export` takes it; errors: as `export`.
+    The signature is None, or as in `export`; errors: as `export`.
     """
 
     def __init__(self, model: keras.Model, signature: Any = None) -> None:
@@ -34,7 +34,7 @@ class ServingInputs:
         _check_input_names([spec.name for spec in self.specs])
 
     def packed(self, tensors: Sequence[tf.Tensor]) -> Any:
-        """Returns what the model takes, from tensors in the order of `specs`."""
+        """Returns the model's inputs from tensors in the order of `specs`."""
         left = list(tensors)
         leaves = []
         for each in self._inputs:
@@ -43,7 +43,7 @@ class ServingInputs:
         return keras.tree.pack_sequence_as(self._structure, leaves)
 
     def flat(self, inputs: Any) -> dict[str, tf.Tensor]:
-        """Returns the tensors of a signature by name, from what the model takes."""
+        """Returns the tensors of a signature by name from the model's inputs."""
         values = keras.tree.flatten(self._as_nested(inputs))
         tensors = [
             tensor
@@ -56,7 +56,7 @@ class ServingInputs:
         if len(self._inputs) == 1:
             return inputs
         if isinstance(inputs, dict) and not isinstance(self._structure, dict):
-            # As functional models do: by the names of their inputs, not in the order of keys.
+            # As in functional models: by the names of inputs, not in the order of keys.
             names = [leaf.name for leaf in keras.tree.flatten(self._structure)]
             if set(names) - set(inputs):
                 raise ValueError(
@@ -64,7 +64,7 @@ class ServingInputs:
                 )
             return [inputs[name] for name in names]
         if isinstance(self._structure, (list, tuple)) and isinstance(inputs, (list, tuple)):
-            inputs = type(self._structure)(inputs)  # data sets have tuples alone
+            inputs = type(self._structure)(inputs)  # data sets have only tuples
         keras.tree.assert_same_structure(self._structure, inputs)
         return inputs
 
@@ -98,7 +98,7 @@ class _Input:
         if not self.is_sparse:
             return tensors[0]
         indices, values, given = tensors
-        # What is known of the shape is written into the graph: layers ask for it.
+        # Known dimensions are written into the graph, since layers may need them.
         known = [given[axis] if size is None else size for axis, size in enumerate(self.shape)]
         shape = tf.stack([tf.cast(size, tf.int64) for size in known])
         name = self.specs[-1].name

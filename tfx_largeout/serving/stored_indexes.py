@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The indexes of an exported model, of TensorFlow's ops: an inverted file, and hash tables."""
+"""The indexes of an exported model in TensorFlow's ops: an inverted file, and hash tables."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tfx_largeout.serving.stored_rows import (
 )
 from tfx_largeout.statistics import TopScores
 
-_BLOCK_ELEMENTS = 2**20  # numbers that a turn makes of rows, or of the classes of its examples
+_BLOCK_ELEMENTS = 2**20  # numbers per loop iteration, of rows or of candidate classes
 _INFINITY = float("inf")
 
 
 class StoredLists(NamedTuple):
-    """Lists of classes whose rows lie close together, and the best of the lists near a query.
+    """Lists of classes with similar rows, and the search of the lists near a query.
 
-    Lists are as in `RowLists`. What a query looks at gets its logit; a class in another list is
-    missed.
+    Lists are as in `RowLists`. A query gets the logits of the classes in its lists; classes in
+    other lists are missed.
     """
 
-    rows: StoredRows  # of all lists, one list after the other
-    ids: tf.Variable  # [num_lists, length] int32, the classes of the lists; -1 where there is none
-    centers: tf.Variable  # [num_lists, D + 1], as RowLists has them
+    rows: StoredRows  # the rows of all lists, in order
+    ids: tf.Variable  # [num_lists, length] int32, classes; -1: none
+    centers: tf.Variable  # [num_lists, D + 1], as in RowLists
     penalties: tf.Variable  # [num_lists]
 
     @property
@@ -59,8 +59,8 @@ class StoredLists(NamedTuple):
     ) -> TopScores:
         """Returns the k best classes of the `num_probed` lists nearest to each query.
 
-        Where these have fewer than k, -inf and -1 follow. `log_partition` says whether to compute
-        it, over the classes of these lists.
+        If these have fewer than k, -inf and -1 follow. `log_partition`: whether to compute it, over
+        the classes of these lists.
 
         Cost: O(B (num_lists + num_probed length) D) time; memory for a few copies of
         B num_probed length logits.
@@ -82,8 +82,8 @@ class StoredLists(NamedTuple):
         most = tf.minimum(most, num_probed * self.length)
         columns = best_of_many_columns(logits, most)
         scores = tf.gather(logits, columns, batch_dims=1)
-        # Ids are looked up of what is found alone: those of all lists would take more memory than
-        # the logits.
+        # Ids are looked up only for the classes found: the ids of all lists would take more memory
+        # than the logits.
         found = tf.gather(lists, columns // self.length, batch_dims=1)
         ids = tf.gather_nd(
             tf.convert_to_tensor(self.ids), tf.stack([found, columns % self.length], axis=-1)
@@ -94,7 +94,7 @@ class StoredLists(NamedTuple):
         return TopScores(*allowed.best_left(*best_of_any_order(scores, ids, most), k), sums)
 
     def _logits(self, queries: tf.Tensor, lists: tf.Tensor) -> tf.Tensor:
-        """Returns the logits of some lists for each query, `[B P, length]`, for lists `[B, P]`."""
+        """Returns the logits `[B P, length]` of each query's lists `[B, P]`."""
         number = tf.shape(lists)[1]
         flat = tf.reshape(lists, [-1])
 
@@ -111,10 +111,10 @@ class StoredLists(NamedTuple):
 def store_lists(
     kernel: tf.Variable, bias: tf.Variable | None, dtype: str, num_lists: int, seed: int
 ) -> StoredLists:
-    """Returns an inverted file of the rows of W `[C, D]` and b, which it keeps in a dtype.
+    """Returns an inverted file of the rows of W `[C, D]` and b, stored in a dtype.
 
-    A list has room for 1.25 C / `num_lists` classes; what is left of it is filled up with zeros,
-    whose bias is -inf.
+    A list has room for 1.25 C / `num_lists` classes; the rest is padded with zeros with a bias of
+    -inf.
 
     Cost: k-means over a sample of 64 `num_lists` rows, and O(C num_lists D); memory for two more W.
     """
@@ -133,10 +133,10 @@ def store_lists(
 
 
 class HashLookup:
-    """The best of the classes that a hash index finds for a query, as `TopK` with that index.
+    """The best of the classes that a hash index finds for a query, as in `TopK` with the index.
 
-    Tables are read in the order in which `TopK` reads them, and a query's first `num_found`
-    different classes get their logits. The tables are written as they are then.
+    Tables are read in the same order as in `TopK`, and the logits of a query's first `num_found`
+    distinct classes are computed. The present tables are written.
     """
 
     def __init__(self, rows: StoredRows, index: HashIndex, num_found: int) -> None:
@@ -159,10 +159,10 @@ class HashLookup:
     ) -> TopScores:
         """Returns the k best classes of those found in `num_probed` tables, ties by lower id.
 
-        Where fewer than k are found, -inf and -1 follow. A query that is not finite has NaN.
+        If fewer than k are found, -inf and -1 follow. A query that is not finite gives NaN.
 
-        `num_probed`, `[]` int32, counts the first ones of the order. `log_partition` says whether
-        to compute it, over the classes that are found.
+        `num_probed`, `[]` int32, is the number of tables to read, in order. `log_partition`:
+        whether to compute it, over the classes that are found.
 
         Cost: O(B (L (K D + ranges `max_per_bucket`) + `num_found` D)) time; memory for a few
         blocks of 2^20 numbers, or what one query takes.
@@ -171,7 +171,7 @@ class HashLookup:
         hashed = tf.where(is_finite[:, tf.newaxis], queries, tf.zeros_like(queries))
         codes = self._index.codes(hashed, implementation="composed")
         places = tf.argsort(self._order[0])
-        codes = tf.where(places < num_probed, codes, -1)  # of the tables that are read
+        codes = tf.where(places < num_probed, codes, -1)  # only tables that are read
 
         def part(begin: tf.Tensor, end: tf.Tensor) -> TopScores:
             own = None if allowed is None else allowed.of_examples(begin, end)
@@ -180,7 +180,7 @@ class HashLookup:
         results = [(tf.float32, [None, k]), (tf.int64, [None, k]), (tf.float32, [None])]
         count = tf.shape(queries)[0]
         scores, ids, sums = in_turns(count, self._of_turn, part, results, parallel_iterations=1)
-        # A query that is not finite has NaN, and no -1 that stands for no class.
+        # A query that is not finite gives NaN, without a -1 for "no class".
         nan, is_good = tf.constant(float("nan")), is_finite[:, tf.newaxis]
         return TopScores(
             tf.where(is_good, scores, nan),

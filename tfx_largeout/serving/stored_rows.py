@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""W as an exported model keeps it, by rows or by columns, and the best classes of these."""
+"""W as stored in an exported model, by rows or by columns, and the search for the best classes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tfx_largeout.statistics import TopScores
 DTYPES = ("float32", "bfloat16", "int8")
 
 _LARGEST = 127.0  # of int8
-_MOST_CLASSES = 2**18  # of a block of columns: each makes a turn of a loop
-_BLOCK_ELEMENTS = 2**22  # numbers that a turn makes: 16 MiB
+_MOST_CLASSES = 2**18  # largest block of columns; a loop iteration per block
+_BLOCK_ELEMENTS = 2**22  # numbers per loop iteration: 16 MiB
 _LEAST_BLOCK = 64
-_LEAST_READ = 2**14  # rows that are turned into columns at a time
-_GROUP = 32  # columns of which the largest is compared first
+_LEAST_READ = 2**14  # rows transposed at a time
+_GROUP = 32  # columns per group in the first comparison
 _INFINITY = float("inf")
 
 
 class StoredRows(NamedTuple):
     """W `[R, D]` and b `[R]` in variables; logits are computed in float32.
 
-    With `"int8"` row c is kept as round(w_c / s_c), s_c = max_d |w_cd| / 127.
+    With `"int8"` row c is stored as round(w_c / s_c), s_c = max_d |w_cd| / 127.
 
     Attributes:
         kernel: `[R, D]`.
@@ -50,13 +50,13 @@ class StoredRows(NamedTuple):
         return [table for table in self if table is not None]
 
     def logits_at(self, queries: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Returns the logits `[B, n]` of queries `[B, D]` and rows `[B, n]` of their own."""
+        """Returns the logits `[B, n]` of queries `[B, D]` and separate rows `[B, n]` for each."""
         return self._logits_of(queries, lambda table: tf.gather(tf.convert_to_tensor(table), rows))
 
     def logits_of_lists(self, queries: tf.Tensor, lists: tf.Tensor, length: int) -> tf.Tensor:
         """Returns the logits `[n, length]` of queries `[n, D]` and a list of rows for each.
 
-        `lists` is `[n]`; list l is the rows from l `length` on.
+        `lists` is `[n]`; list l has the rows from l `length` on.
         """
 
         def take(table: tf.Variable) -> tf.Tensor:
@@ -67,7 +67,7 @@ class StoredRows(NamedTuple):
 
     def _logits_of(self, queries: tf.Tensor, take: Callable[[tf.Variable], tf.Tensor]) -> tf.Tensor:
         rows = tf.cast(take(self.kernel), tf.float32)
-        # As a row times a matrix it is faster than as a matrix times a column.
+        # A row times a matrix is faster than a matrix times a column.
         logits = tf.matmul(queries[:, tf.newaxis], rows, transpose_b=True)[:, 0]
         if self.scale is not None:
             logits *= take(self.scale)
@@ -75,10 +75,10 @@ class StoredRows(NamedTuple):
 
 
 class StoredColumns:
-    """The columns of W^T `[D, C]`, in blocks of w classes, so that each lies in one piece.
+    """The columns of W^T `[D, C]`, in contiguous blocks of w classes.
 
-    A few h times W^T is up to half as fast again as with the rows of W (benchmarks/serving.py).
-    The last block is filled up with zeros, of less than one class a block.
+    For a few h this is up to 1.5 times as fast as with the rows of W (benchmarks/serving.py). The
+    last block is padded with zeros, fewer than one class per block.
 
     Args:
         num_classes: C.
@@ -124,7 +124,7 @@ class StoredColumns:
             best = best_of_many_columns(found, tf.minimum(k, end - start))
             scores = tf.concat([scores, tf.gather(found, best, batch_dims=1)], axis=1)
             ids = tf.concat([ids, tf.cast(best + start, tf.int64)], axis=1)
-            # Earlier blocks stand first, so that the lower position is the lower id here, too.
+            # Earlier blocks come first, so the lower position has the lower id here, too.
             best = best_columns(scores, tf.minimum(k, tf.shape(scores)[1]))
             scores, ids = (tf.gather(each, best, batch_dims=1) for each in (scores, ids))
             return end, scores, ids, *(_add_exponentials(total, logits) for total in sums)
@@ -142,7 +142,7 @@ class StoredColumns:
             parallel_iterations=1,
         )
         for each in (scores, ids):
-            each.set_shape([queries.shape[0], k])  # no op, as LiteRT has none for it
+            each.set_shape([queries.shape[0], k])  # no op, since LiteRT has none for it
         if allowed is not None:
             scores, ids = allowed.best_left(scores, ids, k)
         return TopScores(scores, ids, tf.cast(sums[0], tf.float32) if sums else None)
@@ -153,7 +153,7 @@ class StoredColumns:
     def _logits_between(self, queries: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """Returns the logits `[B, end - start]` of queries `[B, D]` and classes of one block."""
         number, first = start // self._of_block, start % self._of_block
-        # A whole block is no copy: of the last one, what fills it up is multiplied as well.
+        # A whole block is not copied, so the last one's padding is multiplied, too.
         last = tf.where(end == self.num_classes, self._of_block, first + end - start)
 
         def part(table: tf.Variable) -> tf.Tensor:
@@ -169,15 +169,15 @@ class StoredColumns:
 
 
 def numbers_copied(width: int, dtype: tf.DType) -> int:
-    """Returns how many numbers of a class are written again, as float32, to be multiplied."""
+    """Returns how many numbers per class are converted to float32 for the product."""
     return 1 if dtype == tf.float32 else max(width, 1)
 
 
 def blocks_of_columns(num_classes: int, width: int, dtype: tf.DType) -> tuple[int, int]:
-    """Returns how many blocks `StoredColumns` have, and of how many classes each.
+    """Returns the number of blocks of `StoredColumns`, and the number of classes per block.
 
-    Of rounded numbers, a block is what a turn for a few examples takes: to cut it out of a larger
-    one would cost more than half as much again (benchmarks/serving.py).
+    For rounded numbers, a block is the size of a loop iteration for a few examples: slicing a
+    larger block would cost over 50% more (benchmarks/serving.py).
     """
     of_turn = max(_BLOCK_ELEMENTS // numbers_copied(width, dtype), _LEAST_BLOCK)
     blocks = math.ceil(num_classes / min(_MOST_CLASSES, of_turn))
@@ -185,7 +185,7 @@ def blocks_of_columns(num_classes: int, width: int, dtype: tf.DType) -> tuple[in
 
 
 def store_columns(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> StoredColumns:
-    """Returns W and b by columns, kept in a dtype. Cost: memory for them and a block."""
+    """Returns W and b by columns, stored in a dtype. Cost: memory for them and a block."""
     num_classes, width = map(int, kernel.shape)
     blocks, size = blocks_of_columns(num_classes, width, tf.as_dtype(dtype))
     with tf.device("CPU:0"):
@@ -211,14 +211,14 @@ def store_columns(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> 
 
 
 def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
-    """Returns where the k largest of each row are, `[B, k]` int32; ties by lower place."""
+    """Returns positions of the k largest of each row, `[B, k]` int32; ties by lower one."""
     return tf.math.top_k(order_keys(logits), k).indices
 
 
 def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
-    """Returns the same as `best_columns`, faster where there are many columns, `[B, n]`.
+    """Returns the same as `best_columns`, faster for many columns, `[B, n]`.
 
-    The k largest are in the k groups of neighbours whose largest are largest.
+    The k largest numbers are in the k groups of neighbours with the largest maxima.
     """
     batch, number = tf.unstack(tf.shape(logits))
     groups = -(-number // _GROUP)
@@ -227,7 +227,7 @@ def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
         tf.pad(logits, filled_up, constant_values=-_INFINITY), [batch, groups, _GROUP]
     )
     best = best_columns(tf.reduce_max(by_group, axis=2), tf.minimum(k, groups))
-    best = tf.sort(best, axis=1)  # then the lower place is the lower column
+    best = tf.sort(best, axis=1)  # then the lower position has the lower column
     found = tf.gather(by_group, best, batch_dims=1)
     places = best_columns(tf.reshape(found, [batch, tf.shape(best)[1] * _GROUP]), k)
     return tf.gather(best, places // _GROUP, batch_dims=1) * _GROUP + places % _GROUP
@@ -236,7 +236,7 @@ def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
 def best_of_any_order(
     scores: tf.Tensor, ids: tf.Tensor, k: int | tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the k best scores and their ids, ties by lower id, -1 last; -inf where too few."""
+    """Returns the k best scores and their ids, ties by lower id, -1 last; -inf if too few."""
     missing = [[0, 0], [0, tf.maximum(k - tf.shape(ids)[1], 0)]]
     scores = tf.pad(scores, missing, constant_values=-_INFINITY)
     ids = tf.pad(ids, missing, constant_values=-1)
@@ -253,9 +253,9 @@ def in_turns(
     results: Sequence[tuple[tf.DType, Any]],
     parallel_iterations: int = 10,
 ) -> list[tf.Tensor]:
-    """Returns what `part(begin, end)` gives for each `size` of `count` rows, one after the other.
+    """Concatenates `part(begin, end)` over blocks of `size` of `count` rows.
 
-    `results` are the dtypes and shapes of what a part gives.
+    `results` are the dtypes and shapes of a part's results.
     """
     turns = -(-count // size)
 
@@ -274,9 +274,9 @@ def in_turns(
 
 
 def scored_again(queries: tf.Tensor, rows: StoredRows, best: TopScores, k: int) -> TopScores:
-    """Returns the k best among some classes by other rows of W; ids of -1 stay last.
+    """Returns the k best of given classes by other rows of W; ids of -1 stay last.
 
-    The log partition gets the new terms of these classes in place of the old ones.
+    In the log partition the new terms of these classes replace the old ones.
     """
     scores = rows.logits_at(queries, tf.maximum(best.ids, 0))
     scores = tf.where(best.ids < 0, tf.constant(-_INFINITY), scores)
@@ -287,9 +287,9 @@ def scored_again(queries: tf.Tensor, rows: StoredRows, best: TopScores, k: int) 
 
 
 def store_rows(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> StoredRows:
-    """Returns the rows of W and b, kept in a dtype.
+    """Returns the rows of W and b, stored in a dtype.
 
-    Cost: none for W that is float32 and is to be; else memory for the result and a block of rows.
+    Cost: none if W is float32 and is stored so; else memory for the result and a block of rows.
     """
     if kernel.dtype.name == dtype == "float32":
         return StoredRows(variable(kernel.read_value()), _as_float32(bias))
@@ -299,7 +299,7 @@ def store_rows(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> Sto
 def store_blocks(
     blocks: Iterable[np.ndarray], shape: tuple[int, int], bias: tf.Variable | None, dtype: str
 ) -> StoredRows:
-    """Returns rows of W, which come block by block, kept in a dtype, and b."""
+    """Returns rows of W, passed block by block, stored in a dtype, and b."""
     kernel = np.empty(shape, tf.as_dtype(dtype).as_numpy_dtype)
     scale = np.ones(shape[0], np.float32) if dtype == "int8" else None
     first = 0
@@ -313,7 +313,7 @@ def store_blocks(
 
 
 def _rounded(rows: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns float32 rows as they are kept, and of int8 their scales."""
+    """Returns float32 rows in the stored dtype, and for int8 their scales."""
     if dtype != "int8":
         return rows, None
     largest = np.abs(rows).max(axis=1)
@@ -322,7 +322,7 @@ def _rounded(rows: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray | Non
 
 
 def check_finite_rows(kernel: tf.Variable, bias: tf.Variable | None) -> None:
-    """Refuses W or b with a NaN or an infinity, of which there is no order."""
+    """Raises an error if W or b has a NaN or an infinity, which can't be ranked."""
     for name, table in (("W", kernel), ("b", bias)):
         if table is not None and not all(
             np.isfinite(block.astype(np.float32)).all() for block in _blocks(table)
@@ -331,7 +331,7 @@ def check_finite_rows(kernel: tf.Variable, bias: tf.Variable | None) -> None:
 
 
 def variable(values: Any) -> tf.Variable:
-    """Returns a variable that holds values, in the memory of the host; a tensor is not copied."""
+    """Returns a variable with these values in host memory; a tensor is not copied."""
     with tf.device("CPU:0"):
         return tf.Variable(values, trainable=False)
 
@@ -348,12 +348,12 @@ def _as_float32(bias: tf.Variable | None) -> tf.Variable | None:
 def _exchanged(log_partition: tf.Tensor, old: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
     """Returns log(exp(log_partition) - sum exp(old) + sum exp(new)), `[B]`; old, new `[B, n]`."""
     shares = tf.exp(old - log_partition[:, tf.newaxis])
-    shares = tf.where(old == -_INFINITY, tf.zeros_like(shares), shares)  # also of lists of none
+    shares = tf.where(old == -_INFINITY, tf.zeros_like(shares), shares)  # also if lists are empty
     rest = log_partition + tf.math.log(tf.maximum(1 - tf.reduce_sum(shares, axis=1), 0))
     return tf.reduce_logsumexp(tf.concat([rest[:, tf.newaxis], new], axis=1), axis=1)
 
 
 def _add_exponentials(total: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    # The sum over blocks is float64, so that its rounding doesn't add up.
+    # The sum over blocks is float64, so that rounding errors don't add up.
     block = tf.cast(tf.reduce_logsumexp(logits, axis=1), tf.float64)
     return tf.reduce_logsumexp(tf.stack([total, block], axis=1), axis=1)
