@@ -87,7 +87,7 @@ _COMPARISONS = ("choose_settings", "compare_heads", "compare_models")
 
 
 def __getattr__(name: str) -> Any:
-    # `datasets` needs tensorflow-datasets, which takes longer to import than all the rest.
+    # `datasets` needs tensorflow-datasets, which takes longer to import than the rest.
     if name == "datasets":
         return importlib.import_module("tfx_largeout.datasets")
     if name in _COMPARISONS:

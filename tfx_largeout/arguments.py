@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of plain arguments: whole numbers, numbers, and choices by name.
 
-Each takes the name of the argument, for the error, and what the user gave; it returns the argument,
-or raises a `ValueError`.
+Each takes the name of the argument, for the error, and its value; it returns the argument, or
+raises a `ValueError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 def integer_argument(name: str, value: Any, at_least: int, at_most: int | None = None) -> int:
-    """Returns an integer of Python or NumPy (a boolean is none) within limits as an int."""
+    """Returns a Python or NumPy integer (not a boolean) within limits as an int."""
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < at_least or (at_most is not None and value > at_most):
         limits = f"{at_least}" if at_most is None else f"{at_least} and at most {at_most}"
@@ -26,7 +26,7 @@ def integer_argument(name: str, value: Any, at_least: int, at_most: int | None =
 
 
 def class_argument(name: str, value: Any) -> int | None:
-    """Returns an id in int64, of a class or of what stands in place of one, or None."""
+    """Returns an id (of a class, or a special one) within int64, or None."""
     limits = np.iinfo(np.int64)
     if value is None:
         return None
@@ -34,7 +34,7 @@ def class_argument(name: str, value: Any) -> int | None:
 
 
 def integers_argument(name: str, values: Any, at_least: int) -> list[int]:
-    """Returns a sequence of integers, not an empty one, in rising order, each once."""
+    """Returns a non-empty sequence of distinct integers in rising order."""
     if not isinstance(values, Sequence) or isinstance(values, str) or not values:
         raise ValueError(f"{name} must be a sequence of integers; got {values!r}")
     return sorted({integer_argument(f"each of {name}", value, at_least) for value in values})
@@ -48,7 +48,7 @@ def number_argument(
     below: float = math.inf,
     at_most: float = math.inf,
 ) -> float:
-    """Returns what `float` takes, no booleans and strings, as a finite float within limits."""
+    """Returns a number (not a boolean or string) as a finite float within limits."""
     number = math.nan
     if not isinstance(value, (bool, str, bytes)) and not _is_no_number(value):
         with contextlib.suppress(TypeError, ValueError, OverflowError):
@@ -71,7 +71,7 @@ def number_argument(
 
 
 def number_or(name: str, value: Any, others: tuple[str | None, ...], **limits: float) -> Any:
-    """As `number_argument`, where some names, or None, are allowed, too: they stay as they are."""
+    """As `number_argument`, but some names, or None, are allowed, too, and returned unchanged."""
     if (value is None or isinstance(value, str)) and value in others:
         return value
     try:
@@ -84,7 +84,7 @@ def number_or(name: str, value: Any, others: tuple[str | None, ...], **limits: f
 def at_most_classes(
     name: str, number: float, num_classes: int, first_id: int = 0, why: str = ""
 ) -> None:
-    """Refuses a number above that of the classes from `first_id` on."""
+    """Raises ValueError if a number is above the number of classes from `first_id` on."""
     if number > num_classes - first_id:
         less = f" - first_id={first_id}" if first_id else ""
         raise ValueError(
@@ -100,7 +100,7 @@ def flag_argument(name: str, value: Any) -> bool:
 
 
 def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Returns one of a few names."""
+    """Checks that a value is one of a few names."""
     if not isinstance(value, str) or value not in choices:
         names = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {names}; got {value!r}")
@@ -108,7 +108,7 @@ def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def instance_argument(name: str, value: Any, kind: type, default: Callable[[], Any]) -> Any:
-    """Returns an object of a kind, or the one that `default` makes where it is None."""
+    """Returns an object of a type; for None, the result of `default`."""
     if value is None:
         return default()
     if not isinstance(value, kind):
@@ -117,7 +117,7 @@ def instance_argument(name: str, value: Any, kind: type, default: Callable[[], A
 
 
 def _is_no_number(value: Any) -> bool:
-    """Says whether a value of NumPy is of a dtype that has no numbers."""
+    """Returns whether a NumPy value has a dtype without numbers."""
     return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "iuf"
 
 

@@ -14,10 +14,10 @@ _LARGEST_RATIO = 1e25
 
 
 def class_counts(counts: Any, name: str = "counts") -> np.ndarray:
-    """Returns numbers of classes, finite and at least 0, as an array `[C]` of int64 or float64.
+    """Returns counts of classes, finite and at least 0, as an array `[C]` of int64 or float64.
 
     Args:
-        counts: The numbers, or what `pack_array` made of them.
+        counts: The counts, or a string of `pack_array`.
         name: The name of the argument, for errors.
 
     Raises:
@@ -47,11 +47,11 @@ def smoothing_argument(smoothing: Any) -> float | None:
 
 
 def smoothed(counts: np.ndarray, smoothing: float | None = None) -> np.ndarray:
-    """Returns counts that are all positive: a class that was not seen is rare, not impossible.
+    """Returns counts that are all positive: an unseen class is rare, not impossible.
 
-    A class that can never be drawn would be missing from every estimate, and log 0 is no bias.
-    `smoothing` is added to each. None: nothing where all are positive; else half of the least one
-    above 0, which for whole counts is half an observation more of each class.
+    A class that can't be drawn would be missing from every estimate, and log 0 is not a valid bias.
+    `smoothing` is added to each count. None: 0 if all are positive; else half of the smallest
+    positive count, for integer counts half an observation per class.
 
     Raises:
         ValueError: A count is 0, and so is `smoothing`.
@@ -75,7 +75,7 @@ def smoothed(counts: np.ndarray, smoothing: float | None = None) -> np.ndarray:
 
 
 def check_length(counts: np.ndarray, num_classes: int) -> None:
-    """Refuses counts of another number of classes."""
+    """Raises ValueError for counts of another number of classes."""
     if counts.size != num_classes:
         raise ValueError(
             f"counts must have one entry for each of the {num_classes} classes; got {counts.size}"
@@ -83,11 +83,11 @@ def check_length(counts: np.ndarray, num_classes: int) -> None:
 
 
 def drawable_counts(counts: np.ndarray, smoothing: float | None, first_id: int) -> np.ndarray:
-    """Returns the smoothed counts of the classes that are drawn, those from `first_id` on.
+    """Returns the smoothed counts of the classes from `first_id` on, which are drawn.
 
     Raises:
-        ValueError: There is no such class. Counts differ so much that float32 can't weigh the
-            rarest class, or one is 0 and not smoothed.
+        ValueError: There is no such class. Counts differ so much that the probability of the rarest
+            class is 0 in float32, or a count is 0 and not smoothed.
     """
     if first_id >= counts.size:
         raise ValueError(

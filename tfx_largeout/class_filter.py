@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may be found: classes that an example excludes, and those that are allowed at all."""
+"""Class filters: classes that an example excludes, and classes allowed for all."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _INFINITY = float("inf")
 
 
 class ClassFilter(NamedTuple):
-    """Which classes each of N examples may find: those of its group that it does not exclude.
+    """The classes that each of N examples may find: its group, without the excluded ones.
 
     Attributes:
         excluded: `[N, E]` int64 class ids, padded with -1.
-        groups: `[C]` int32, the group of each class, -1 for those that are never found; or None:
-            every class may be.
-        wanted: `[N]` int32, the group of an example, -1 for any; None where there are no groups.
+        groups: `[C]` int32, the group of each class, -1 for classes that are never found; or None:
+            every class may be found.
+        wanted: `[N]` int32, the group of an example, -1 for any; None without groups.
     """
 
     excluded: tf.Tensor
@@ -30,7 +30,7 @@ class ClassFilter(NamedTuple):
     wanted: tf.Tensor | None = None
 
     def hides(self, ids: tf.Tensor) -> tf.Tensor:
-        """Says which classes `[N, n]` int64 may not be found, and of -1, `[N, n]` bool.
+        """Returns which of classes `[N, n]` int64 must not be found, `[N, n]` bool; True for -1.
 
         Cost: O(N (n + E) log E).
         """
@@ -48,12 +48,12 @@ class ClassFilter(NamedTuple):
         return ClassFilter(self.excluded[begin:end], self.groups, wanted)
 
     def wants(self, ids: tf.Tensor) -> tf.Tensor:
-        """Says which classes `[N, n]` are of the group of their example; there are groups."""
+        """Returns which of classes `[N, n]` are in the group of their example (with `groups`)."""
         groups = tf.convert_to_tensor(self.groups)
         return self._wants(tf.gather(groups, tf.maximum(ids, 0)))
 
     def masked(self, scores: tf.Tensor, start: Any, end: Any) -> tf.Tensor:
-        """Returns scores `[N, n]` of the classes in [start, end), -inf where not to be found."""
+        """Returns scores `[N, n]` of the classes in [start, end), -inf for hidden classes."""
         start, end = tf.cast(start, tf.int64), tf.cast(end, tf.int64)
         lowest = tf.constant(-_INFINITY, scores.dtype)
         slots = tf.where((self.excluded >= start) & (self.excluded < end))
@@ -66,7 +66,7 @@ class ClassFilter(NamedTuple):
         return tf.where(self._wants(self.groups[start:end][tf.newaxis]), scores, lowest)
 
     def best_left(self, scores: tf.Tensor, ids: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the first k of more `[N, n]` that may be found; -inf and -1 behind them."""
+        """Returns the first k of `[N, n]` that may be found, followed by -inf and -1."""
         missing = [[0, 0], [0, tf.maximum(k - tf.shape(ids)[1], 0)]]
         hidden = tf.pad(self.hides(ids), missing, constant_values=True)
         first = tf.argsort(tf.cast(hidden, tf.int32), axis=1, stable=True)[:, :k]
@@ -88,9 +88,10 @@ NEVER = 2**62
 
 
 def ranks_without(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:
-    """Returns ranks `[N, K]` among all classes as those without some, of ranks `[N, E]`; -1: none.
+    """Returns ranks `[N, K]` without some classes, which have ranks `[N, E]` (-1: none).
 
-    It takes away how many of these are better; a label that is one of them has the rank `NEVER`.
+    Subtracts how many of these classes are better; a label that is one of them gets the rank
+    `NEVER`.
 
     Cost: O(N (K + E) log E).
     """
@@ -107,10 +108,10 @@ def ranks_without(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:
 
 
 class Findable(NamedTuple):
-    """The classes that may be found by all examples, checked arguments `allow` and `categories`.
+    """The checked arguments `allow` and `categories`: classes that all examples may find.
 
     Attributes:
-        allow: Sorted ids, each once; or None: all classes.
+        allow: Sorted, distinct ids; or None: all classes.
         categories: The category of each class; or None.
     """
 
@@ -131,7 +132,7 @@ class Findable(NamedTuple):
         return cls(None if allow is None else np.unique(allow), _ids("categories", categories))
 
     def groups(self, num_classes: int) -> np.ndarray | None:
-        """Returns the groups of C classes, as `ClassFilter` has them.
+        """Returns the groups of C classes, as in `ClassFilter`.
 
         Raises:
             ValueError: An allowed id is not below C, or there are not C categories.
@@ -159,18 +160,18 @@ class Findable(NamedTuple):
     def filter(
         self, groups: Any, num_classes: int, hidden: tf.Tensor, exclude: Any, category: Any
     ) -> ClassFilter | None:
-        """Returns the filter of a batch; None where all may find all classes.
+        """Returns the filter of a batch; None if all examples may find all classes.
 
         Args:
-            groups: What `groups` returned, as a tensor.
+            groups: The result of `groups`, as a tensor.
             num_classes: C.
-            hidden: `[..., D]`, of which the batch dimensions come out flattened to N.
+            hidden: `[..., D]`; its batch dimensions are flattened to N.
             exclude: None, or ids `[..., E]`, padded with -1, ragged or sparse.
             category: None, or `[...]`, the category of each example; -1: any.
 
         Raises:
             TypeError: `exclude` or `category` are not integers.
-            ValueError: Of `category` and `categories` there is one alone; a shape doesn't fit.
+            ValueError: Only one of `category` and `categories` is given; a shape doesn't fit.
             tf.errors.InvalidArgumentError: A value is out of range; a shape doesn't fit.
         """
         if (category is None) != (self.categories is None):
@@ -204,7 +205,7 @@ def excluded_ids(exclude: Any, num_classes: int, hidden: tf.Tensor) -> tf.Tensor
     if not isinstance(exclude, (tf.RaggedTensor, tf.SparseTensor)):
         try:
             exclude = tf.convert_to_tensor(exclude)
-        except ValueError as error:  # of lists of different lengths
+        except ValueError as error:  # for lists of different lengths
             raise ValueError(f"{rule}, or a tf.ragged.constant; got {exclude!r}") from error
     _require_integers("exclude", exclude)
     exclude = tf.cast(exclude, tf.int64)
@@ -248,7 +249,7 @@ def _are_equal(shape: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 def _wanted(category: Any, most: int, size: tf.Tensor) -> tf.Tensor:
     category = tf.convert_to_tensor(category)
     _require_integers("category", category)
-    category = tf.reshape(tf.cast(category, tf.int64), [-1])  # as Keras gives it, `[B, 1]`
+    category = tf.reshape(tf.cast(category, tf.int64), [-1])  # Keras passes `[B, 1]`
     wrong = (category < PADDING) | (category > most)
     each = "category must be one number for each example, of which there are"
     rule = f"category must be at least 0 and at most {most}, the largest of categories, or -1; got"
@@ -271,7 +272,7 @@ def _require_integers(name: str, values: Any) -> None:
 def _ids(name: str, values: Any) -> np.ndarray | None:
     if values is None:
         return None
-    if isinstance(values, str):  # of a configuration
+    if isinstance(values, str):  # from a configuration
         values = unpack_array(values)
     array = np.asarray(list(values) if isinstance(values, (set, frozenset, range)) else values)
     if array.ndim != 1:

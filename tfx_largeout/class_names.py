@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of classes: an argument of what finds classes."""
+"""The names of classes: an argument of layers and functions that find classes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import keras
 
 
 def class_names(names: Any, num_classes: int | None = None) -> list[str] | None:
-    """Returns the names of classes as a list of different strings, of one line each; None stays.
+    """Returns class names as a list of distinct one-line strings; None stays None.
 
     Args:
         names: A list, class by class; the path of a UTF-8 file with a name per line; or a
             `keras.layers.StringLookup` whose integers are the classes, special tokens included.
-        num_classes: How many there must be. Default None: any number.
+        num_classes: The required number. Default None: any number.
 
     Raises:
-        TypeError: They are not strings, or in no order.
+        TypeError: They are not strings, or have no order.
         ValueError: There are not `num_classes`; one is empty, or given twice, or has several lines,
-            or is not what UTF-8 can encode.
-        FileNotFoundError: There is no such file.
+            or can't be encoded in UTF-8.
+        FileNotFoundError: The file does not exist.
     """
     if names is None:
         return None
@@ -52,14 +52,14 @@ def class_names(names: Any, num_classes: int | None = None) -> list[str] | None:
 
 
 def pack_names(names: list[str] | None) -> str | None:
-    """Returns a short string for a configuration, which `unpack_names` turns back."""
+    """Packs names into a short string for a configuration; `unpack_names` reverses it."""
     if names is None:
         return None
     return base64.b64encode(zlib.compress("\n".join(names).encode())).decode("ascii")
 
 
 def unpack_names(text: str | None) -> list[str] | None:
-    """Returns the names of which `pack_names` made `text`."""
+    """Returns the names that `pack_names` packed into `text`."""
     return None if text is None else zlib.decompress(base64.b64decode(text)).decode().split("\n")
 
 
@@ -77,7 +77,7 @@ def _check(number: int, name: Any) -> None:
         raise TypeError(f"names must be strings; got {name!r} for class {number}")
     if "\n" in name or "\r" in name:
         raise ValueError(f"names must be of one line each; got {name!r} for class {number}")
-    if not name:  # "" stands for no class
+    if not name:  # "" means "no class"
         raise ValueError(f"names must not be empty; got {name!r} for class {number}")
     try:
         name.encode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One weight an example from sample weights and a Keras mask."""
+"""One weight per example from sample weights and a Keras mask."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tenso
 
     Raises:
         ValueError: `sample_weight` or `mask` does not broadcast to the batch shape.
-        InvalidArgumentError: The same, of shapes known only at run time.
+        InvalidArgumentError: The same, for shapes known only at run time.
     """
     shape = tf.shape(batch)[:-1]
     weights = tf.ones(shape, tf.float64)
@@ -37,7 +37,7 @@ def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tenso
 
 
 def _align(name: str, factor: tf.Tensor, batch_shape: tf.TensorShape) -> tf.Tensor:
-    """Gives `factor` float64 and the rank of the batch, so that it broadcasts from the left."""
+    """Returns `factor` as float64 with the rank of the batch: broadcasts from the left."""
     rank, given = batch_shape.rank, factor.shape
     if given.rank is None:  # Keras relaxes shapes that differ between calls, up to an unknown rank
         return _align_at_run_time(name, factor, rank)
@@ -67,7 +67,7 @@ def _align_at_run_time(name: str, factor: tf.Tensor, rank: int) -> tf.Tensor:
 
 
 def _broadcasts(shape: tf.TensorShape, batch_shape: tf.TensorShape) -> bool:
-    """Whether it may broadcast from the left, by the dimensions that are known."""
+    """Whether it may broadcast from the left, judged by the known dimensions."""
     return all(
         size in (1, None, batch_size) or batch_size is None
         for size, batch_size in zip(shape, batch_shape, strict=False)

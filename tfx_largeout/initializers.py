@@ -22,23 +22,23 @@ from tfx_largeout.saving import pack_array
 class LogFrequency(keras.initializers.Initializer):
     """A bias that starts at the log frequency of each class.
 
-    b_c = log((n_c + a) / sum_d (n_d + a)),  a the smoothing
+    b_c = log((n_c + a) / sum_d (n_d + a)),  where a is the smoothing
 
-    With W h near 0, as it begins, the softmax is then the frequency of classes, which a bias of 0
-    has to find out first, class by class: by a sampled loss, that takes epochs. Samplers that
-    follow the model, such as `MIDX`, draw by frequency from the first step on. The loss is lower
-    for it in all that we measured; P@1 is not always better (docs/guides/choose.md).
+    At the start W h is near 0, so the softmax equals the class frequencies. With a bias of 0,
+    training must first learn these, class by class; with a sampled loss that takes epochs. Samplers
+    that follow the model, such as `MIDX`, draw by frequency from the first step on. The loss was
+    lower with it in all our measurements; P@1 is not always better (docs/guides/choose.md).
 
         bias = tlo.initializers.LogFrequency(train.label_counts())
         head = tlo.heads.SampledHead(C, sampler, row_optimizer, bias_initializer=bias)
 
-    Saved with a model, the counts are compressed.
+    In a saved model the counts are compressed.
 
     Args:
         counts: `[C]` numbers n_c, finite and at least 0, such as `label_counts()` of a
             `SparseExamples`.
-        smoothing: a, at least 0. Default None: 0 where all counts are positive; else half of the
-            least one above 0, so that a class that has not been seen is rarer than any that has.
+        smoothing: a, at least 0. Default None: 0 if all counts are positive; else half of the
+            smallest positive count, so that an unseen class is rarer than any seen one.
 
     Raises:
         TypeError: `counts` are not numbers.
@@ -49,7 +49,7 @@ class LogFrequency(keras.initializers.Initializer):
     def __init__(self, counts: Any, smoothing: float | None = None) -> None:
         self.counts = class_counts(counts)
         self.smoothing = smoothing_argument(smoothing)
-        smoothed(self.counts, self.smoothing)  # refuses what has no logarithm
+        smoothed(self.counts, self.smoothing)  # raises if a logarithm is not finite
 
     def __call__(self, shape: Any, dtype: Any = None) -> tf.Tensor:
         """Returns b, `[C]`."""

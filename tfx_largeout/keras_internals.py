@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All private names of Keras that the package uses: what no public name says, or does.
+"""All private names of Keras that the package uses, where no public name does the same.
 
-`tests/test_keras_internals.py` has a test for each, which names it where a Keras lacks it.
+`tests/test_keras_internals.py` has a test for each, which fails by name if Keras lacks it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from keras.src.saving.serialization_lib import ObjectSharingScope
 
 
 def calling_model(layer: keras.layers.Layer) -> Any:
-    """Returns the model whose call runs `layer`, the outermost one; None outside of models.
+    """Returns the outermost model whose call runs `layer`; None outside of models.
 
-    No public name says so: `Layer._get_call_context`.
+    Private: `Layer._get_call_context`.
     """
     entry = layer._get_call_context().entry_layer
     return entry if isinstance(entry, keras.Model) else None
 
 
 def asks_for_shapes() -> bool:
-    """Says whether Keras only finds out shapes, maybe of bare tensors or before there are values.
+    """Returns whether Keras only infers shapes, maybe of plain tensors or before values exist.
 
-    No public name says so: `in_symbolic_scope`.
+    Private: `in_symbolic_scope`.
     """
     return in_symbolic_scope()
 
 
 def optimizer_like(optimizer: Any, off: Set[str]) -> Any:
-    """Returns an optimizer of the same configuration, without some options that it may have.
+    """Returns an optimizer with the same configuration, without some options.
 
-    Its learning rate is a number, as a schedule or a function need not have a configuration:
+    Its learning rate is a number, because a schedule or a function may not have a configuration:
     `_learning_rate`.
     """
     shown = object.__new__(type(optimizer))
@@ -57,9 +57,9 @@ def optimizer_like(optimizer: Any, off: Set[str]) -> Any:
 
 
 def h5_dataset(store: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Returns a data set of a file that Keras writes, to be filled block by block; else None.
+    """Returns a dataset of a file that Keras writes, to be filled block by block; else None.
 
-    Its stores take whole arrays: `H5IOStore.__setitem__` does this with all of one.
+    Keras's stores only take whole arrays: `H5IOStore.__setitem__`.
     """
     if type(store) is not H5IOStore or store.mode not in ("w", "a"):
         return None
@@ -72,9 +72,9 @@ def h5_dataset(store: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Any
 
 
 def applying_optimizer() -> Any:
-    """Returns the innermost optimizer whose `apply` runs; None outside of `apply`.
+    """Returns the innermost optimizer that runs `apply`; None outside of `apply`.
 
-    Keras opens a name scope for each, but no public name says whose: `name_scope_stack`.
+    Keras opens a name scope for each; which optimizer it belongs to is private: `name_scope_stack`.
     """
     for scope in reversed(global_state.get_global_attribute("name_scope_stack") or []):
         if isinstance(scope.caller, keras.optimizers.Optimizer):
@@ -83,19 +83,19 @@ def applying_optimizer() -> Any:
 
 
 def batches_applied(optimizer: Any) -> tf.Tensor:
-    """Returns how many batches an optimizer has applied gradients of, `[]` int64.
+    """Returns the number of batches whose gradients an optimizer has applied, `[]` int64.
 
-    The public `iterations` counts steps, of `gradient_accumulation_steps` batches each, and does
-    not say where in a step a batch is: `_iterations`.
+    The public `iterations` counts steps of `gradient_accumulation_steps` batches each, but not
+    batches: `_iterations`.
     """
     return tf.cast(tf.convert_to_tensor(optimizer._iterations), tf.int64)
 
 
 def in_train_step() -> bool:
-    """Says whether a step of `fit` or `train_on_batch` is traced now.
+    """Returns whether a step of `fit` or `train_on_batch` is being traced.
 
-    No public name says so: the name that Keras gives the function of a step. Where it has another
-    name, or runs eagerly, the answer is False.
+    Private: Keras's name of the function of a step. If it has another name, or runs eagerly, the
+    result is False.
     """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
@@ -105,11 +105,11 @@ def in_train_step() -> bool:
     return False
 
 
-# What a model is made of
+# The parts of a model
 
 
 def flat_layers(model: Any) -> list[Any]:
-    """Returns all layers in a model, of whatever depth, and itself: `_flatten_layers`."""
+    """Returns a model and all layers in it, at any depth: `_flatten_layers`."""
     return list(model._flatten_layers())
 
 
@@ -119,12 +119,12 @@ def own_weights(layer: Any) -> list[Any]:
 
 
 def seed_generators(layer: Any) -> list[keras.random.SeedGenerator]:
-    """Returns the seeds of a layer that Keras knows: `_seed_generators`."""
+    """Returns the seed generators of a layer: `_seed_generators`."""
     return list(layer._seed_generators)
 
 
 def variable_behind(variable: Any) -> Any:
-    """Returns what a Keras variable stands for, None before it is there: `_value`.
+    """Returns the TensorFlow variable of a Keras variable; None before it exists: `_value`.
 
     The public `value` casts, and so copies, the variable within an autocast scope.
     """
@@ -132,7 +132,7 @@ def variable_behind(variable: Any) -> Any:
 
 
 def without_autocast() -> Any:
-    """Returns a context in which variables are read in their own dtype: `AutocastScope`."""
+    """Returns a context in which variables are read without autocast: `AutocastScope`."""
     return AutocastScope(None)
 
 
@@ -140,7 +140,7 @@ def without_autocast() -> Any:
 
 
 def is_functional(layer: Any) -> bool:
-    """Says whether a layer is a graph of layers, without a `call` of its own: `Functional`."""
+    """Returns whether a layer is a graph of layers without a custom `call`: `Functional`."""
     calls = (Functional.call, keras.Sequential.call)
     return isinstance(layer, (Functional, keras.Sequential)) and type(layer).call in calls
 
@@ -153,7 +153,7 @@ def graph_of(model: keras.Model) -> Any:
     """Returns the graph of layers of a Functional or Sequential model: `Sequential._functional`.
 
     Raises:
-        ValueError: The model is a Sequential one that does not know its input.
+        ValueError: The model is Sequential with an unknown input.
     """
     graph = _graph_if_built(model)
     if graph is None:
@@ -165,9 +165,9 @@ def graph_of(model: keras.Model) -> Any:
 
 
 def outputs_with(model: keras.Model, in_place_of: Callable[[Any], Any]) -> Any:
-    """Returns what a Functional model gives with others in the places of its operations.
+    """Runs the graph of a Functional model with some operations replaced.
 
-    `keras.models.clone_model` does so too, but compiles the result: `_run_through_graph`.
+    `keras.models.clone_model` does this, too, but compiles the result: `_run_through_graph`.
     """
     return model._run_through_graph(model.input, operation_fn=in_place_of)
 
@@ -179,15 +179,15 @@ def operations_of(model: keras.Model) -> list[Any]:
 
 
 def made_by(tensor: Any) -> tuple[Any, list[Any]]:
-    """Returns the layer that gave a symbolic tensor, and what it got: `_keras_history`."""
+    """Returns the layer that produced a symbolic tensor, and its inputs: `_keras_history`."""
     layer, node, _ = tensor._keras_history
     return layer, layer._inbound_nodes[node].input_tensors
 
 
 def last_layer(model: keras.Model) -> Any:
-    """Returns the layer that gives the output of a graph of layers.
+    """Returns the layer that produces the output of a graph of layers.
 
-    None if there are several outputs, or no graph, as of a Sequential model on a list of inputs.
+    None if there are several outputs, or no graph (a Sequential model on a list of inputs).
     """
     graph = _graph_if_built(model)
     outputs = [] if graph is None else graph.outputs
@@ -196,7 +196,7 @@ def last_layer(model: keras.Model) -> Any:
 
 @contextlib.contextmanager
 def calls_forgotten(operations: list[Any]) -> Iterator[None]:
-    """A context at whose end operations forget the calls that were made in it: `_inbound_nodes`."""
+    """A context after which operations drop the calls made within it: `_inbound_nodes`."""
     kept = [
         (nodes, len(nodes))
         for operation in operations
@@ -213,7 +213,7 @@ def calls_forgotten(operations: list[Any]) -> Iterator[None]:
 
 
 def set_mask(tensor: tf.Tensor, mask: Any) -> None:
-    """Gives a tensor the mask that losses and metrics read: `_keras_mask`."""
+    """Sets the mask of a tensor, which losses and metrics read: `_keras_mask`."""
     tensor._keras_mask = mask
 
 
@@ -223,9 +223,9 @@ def mask_of(tensor: Any) -> Any:
 
 
 def metrics_given(model: Any) -> tuple[Any, list[Any]] | None:
-    """Returns what updates the metrics of a compiled model, and the metrics as `compile` got them.
+    """Returns the object that updates a model's metrics, and the metrics passed to `compile`.
 
-    No public name has them: `_compile_metrics`, `_user_metrics`.
+    Private: `_compile_metrics`, `_user_metrics`.
     """
     compiled = getattr(model, "_compile_metrics", None)
     if compiled is None:
@@ -235,9 +235,9 @@ def metrics_given(model: Any) -> tuple[Any, list[Any]] | None:
 
 
 def loss_given(model: Any) -> tuple[Any, list[Any]] | None:
-    """Returns what computes the loss of a compiled model, and the losses as `compile` got them.
+    """Returns the object that computes a model's loss, and the losses passed to `compile`.
 
-    No public name has them: `_compile_loss`, `_user_loss`.
+    Private: `_compile_loss`, `_user_loss`.
     """
     compiled = getattr(model, "_compile_loss", None)
     return None if compiled is None else (compiled, keras.tree.flatten(compiled._user_loss))
@@ -255,10 +255,9 @@ def options_of_function(metric: Any) -> dict[str, Any]:
 
 
 def metric_names(model: Any) -> list[tuple[Any, str]]:
-    """Returns the metrics of a model that was evaluated, and their names in the logs.
+    """Returns the metrics of an evaluated model, and their names in the logs.
 
-    No public name pairs them: `_compile_metrics`, whose `result` has them in the order of
-    `metrics`.
+    Private: `_compile_metrics`; its `result` has them in the order of `metrics`.
     """
     pairs: list[tuple[Any, str]] = []
     for metric in model.metrics:
@@ -272,7 +271,7 @@ def metric_names(model: Any) -> list[tuple[Any, str]]:
 def weighted_losses(model: Any) -> list[tuple[str, float]]:
     """Returns the name in the logs and the weight of each loss, in the order of their calls.
 
-    No public name has them: `_compile_loss`, whose `_flat_losses` are there once it was called.
+    Private: `_compile_loss`; its `_flat_losses` exist after the first call.
     """
     found = getattr(model._compile_loss, "_flat_losses", None) or []
     weights = (1.0 if each.loss_weights is None else float(each.loss_weights) for each in found)
@@ -283,11 +282,11 @@ def weighted_losses(model: Any) -> list[tuple[str, float]]:
 def means_told(
     of_loss: Callable[[Any, Any], None], of_metric: Callable[[Any, Any, Any], None]
 ) -> Iterator[None]:
-    """A context in which losses and metrics of Keras tell of what they take the mean.
+    """A context in which Keras's losses and metrics report the values they average.
 
-    `of_loss` gets the values of a reduction, weighted, and what each counts, of the same shape;
-    nothing of reductions that are no mean. `of_metric` gets a `Mean` and the same. No public name
-    gives a value for each example: `reduce_weighted_values`, `reduce_to_samplewise_values`.
+    `of_loss` is called with the weighted values of a reduction, and their weights, with the same
+    shape (only for means). `of_metric` is called with a `Mean` and the same. Private:
+    `reduce_weighted_values`, `reduce_to_samplewise_values`.
     """
     reduce, update = loss_module.reduce_weighted_values, keras.metrics.Mean.update_state
 
@@ -320,14 +319,14 @@ def means_told(
 
 
 def _weighted(values: Any, weights: Any, mask: Any, weights_count: bool) -> tuple[Any, Any]:
-    """Returns the terms of a sum, and what each counts, both of the shape of the values."""
+    """Returns the terms of a sum, and their weights, both with the shape of the values."""
     values = keras.ops.cast(values, "float64")
     counts = keras.ops.ones_like(values)
     for factor, is_counted in ((mask, True), (weights, weights_count)):
         if factor is not None:
             factor = keras.ops.cast(factor, "float64")
             values, factor = loss_module.squeeze_or_expand_to_same_rank(values, factor)
-            # What is left out may be NaN.
+            # Values that are left out may be NaN.
             values = keras.ops.where(factor == 0, keras.ops.zeros_like(values), values * factor)
             counts = keras.ops.reshape(counts, keras.ops.shape(values))
             counts = counts * factor if is_counted else counts
@@ -338,9 +337,9 @@ def _weighted(values: Any, weights: Any, mask: Any, weights_count: bool) -> tupl
 
 
 def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
-    """Has `fit`, which has begun, start with another epoch; None: with its own: `_initial_epoch`.
+    """Makes a running `fit` start with another epoch; None: its own: `_initial_epoch`.
 
-    So `keras.callbacks.BackupAndRestore` does it.
+    As in `keras.callbacks.BackupAndRestore`.
     """
     model._initial_epoch = epoch
 
@@ -348,11 +347,11 @@ def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
 def pass_batches(
     model: keras.Model, executions: int, is_of_fit: Callable[[Any], bool], logs: dict[str, float]
 ) -> None:
-    """Has `fit`, in an epoch that has begun, count some batches that it does not train.
+    """Makes `fit` count some batches of a started epoch without training them.
 
-    Callbacks see their numbers, and `logs`. `is_of_fit` knows the iterator of this `fit`: after an
-    error among these batches another one trains all of its own. No public argument of `fit` begins
-    in the middle of an epoch; it calls `train_function` for each execution.
+    Callbacks are called with their numbers and `logs`. `is_of_fit` recognizes the iterator of this
+    `fit`: after an error in these batches, a later `fit` trains all of its batches. `fit` has no
+    public argument to start within an epoch; it calls `train_function` for each execution.
     """
     step, left = model.train_function, executions
 
@@ -368,14 +367,14 @@ def pass_batches(
 
 
 class OptimizerHooks(keras.optimizers.Optimizer):
-    """What a Keras optimizer can't say by public names: `_clip_gradients` and the like."""
+    """Private hooks of a Keras optimizer: `_clip_gradients` and others."""
 
     def before_clipping(self, gradients: list[Any]) -> list[Any]:
-        """Returns the gradients to clip, if there are any to be clipped."""
+        """Returns the gradients to clip, if any."""
         return gradients
 
     def after_step(self) -> None:
-        """Is called when a step has been taken with all variables."""
+        """Called after a step with all variables."""
 
     def _clip_gradients(self, gradients: list[Any]) -> list[Any]:
         if self.clipnorm or self.clipvalue or self.global_clipnorm:
@@ -392,45 +391,45 @@ class OptimizerHooks(keras.optimizers.Optimizer):
         return super()._var_key(variable)
 
 
-# What the process keeps
+# State of the process
 
 
 def global_seed() -> np.ndarray | None:
-    """Returns the seed of `keras.random` functions; None before it is there: `global_state`."""
+    """Returns the seed of `keras.random` functions; None before it exists: `global_state`."""
     generator = global_state.get_global_attribute("global_seed_generator")
     return None if generator is None else generator.state.numpy()
 
 
 def set_global_seed(array: np.ndarray) -> None:
-    """Sets the seed of `keras.random` functions that are called without one."""
+    """Sets the seed for `keras.random` functions called without a seed."""
     global_seed_generator().state.assign(array)
 
 
 def whole_config(model: keras.Model) -> dict[str, Any]:
-    """Returns the configuration of a model, of which `made_again` makes one: `ObjectSharingScope`.
+    """Returns the configuration of a model, for `made_again`: `ObjectSharingScope`.
 
-    Without this scope, a layer that two others have becomes two.
+    Without this scope, a layer shared by two others becomes two layers.
     """
     with ObjectSharingScope():
         return keras.saving.serialize_keras_object(model)
 
 
 def made_again(config: dict[str, Any]) -> keras.Model:
-    """Returns a new model of a configuration, which may change with it."""
+    """Creates a model from a configuration, which may be modified."""
     with ObjectSharingScope():
         return keras.saving.deserialize_keras_object(config, safe_mode=False)
 
 
 def rebuilt(model: keras.Model, change: Callable[[dict[str, Any]], dict[str, Any]]) -> keras.Model:
-    """Returns another model by a changed configuration of one."""
+    """Creates a model from the changed configuration of another one."""
     return made_again(change(whole_config(model)))
 
 
 @contextlib.contextmanager
 def random_state_kept(seed: int) -> Iterator[None]:
-    """A context with a separate seed, which leaves the generators of Python, NumPy and Keras.
+    """A context with a separate seed; the generators of Python, NumPy and Keras are restored.
 
-    That of Keras is in its `global_state`; there is none before somebody has asked for it.
+    Keras's generator is in its `global_state`; it does not exist before its first use.
     """
     name, states = "global_seed_generator", (random.getstate(), np.random.get_state())
     generator = global_state.get_global_attribute(name)
@@ -447,7 +446,7 @@ def random_state_kept(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def names_forgotten() -> Iterator[None]:
-    """A context behind which layers are named as if none had been made in it: `global_state`."""
+    """A context after which layer names continue as if none was created in it: `global_state`."""
     name = "object_name_uids"
     counters = copy.copy(global_state.get_global_attribute(name))
     try:

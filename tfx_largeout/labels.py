@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one normal form of labels: class ids `[N, K]`, padded with -1, and maybe a value for each."""
+"""The normal form of labels: class ids `[N, K]`, padded with -1, and optionally values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PADDING = -1
 
 
 def is_sparse_matrix(value: Any) -> bool:
-    """Says whether a value is a sparse matrix or array of SciPy."""
+    """Returns whether a value is a sparse matrix or array of SciPy."""
     return type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocsr")
 
 
@@ -24,10 +24,10 @@ class Labels(NamedTuple):
 
     Attributes:
         ids: `[N, K]` int64, class ids, -1 where an example has fewer than K labels.
-        values: `[N, K]` float, the target value of each label, 0 at padding, or None where the
-            labels came without. A loss says what values are to it: targets, or probabilities.
-        weights: `[N, K]` float, the weights of the labels' classes, or None: all are 1. What stands
-            at padding has no meaning.
+        values: `[N, K]` float, the target value of each label, 0 at padding, or None without
+            values. A loss reads them as targets or as probabilities.
+        weights: `[N, K]` float, the weights of the labels' classes, or None: all are 1. Undefined
+            at padding.
     """
 
     ids: tf.Tensor
@@ -51,27 +51,27 @@ class Labels(NamedTuple):
 
     @property
     def mass(self) -> tf.Tensor | None:
-        """`[N]` float64: the sum of the values of each example; None where there are none."""
+        """`[N]` float64: the sum of the values of each example; None without values."""
         if self.values is None:
             return None
         return tf.reduce_sum(tf.cast(self.values, tf.float64), axis=-1)
 
     @property
     def mean_weight(self) -> tf.Tensor | None:
-        """`[N]`: the mean of the weights of each example's labels; None where there are none."""
+        """`[N]`: the mean of the weights of each example's labels; None without weights."""
         return None if self.weights is None else self._replace(weights=None).mean(self.weights)
 
     @property
     def positive(self) -> Labels:
-        """Those with a target value above 0, all where the labels came without."""
+        """The labels with a target value above 0; all labels without values."""
         if self.values is None:
             return self
         return self._replace(ids=tf.where(self.values > 0, self.ids, PADDING))
 
     def are_largest(self, counted: tf.Tensor) -> tf.Tensor:
-        """Returns `[N, K]` bool: True for the one of an example's `counted` of the largest value.
+        """Returns `[N, K]` bool: True for the label with the largest value among `counted`.
 
-        Of equals it is the lowest id, as the argmax of all classes is; all, where there are none.
+        Ties go to the lowest id, as in the argmax over all classes; without values all are True.
         """
         if self.values is None:
             return counted
@@ -81,7 +81,7 @@ class Labels(NamedTuple):
         return counted & tf.equal(ids, tf.reduce_min(ids, axis=-1, keepdims=True))
 
     def as_set(self, asked_by: str) -> Labels:
-        """Returns those with a target value of 1, without it; refuses what is neither 0 nor 1."""
+        """Returns the labels with a target value of 1, without values; raises for other values."""
         values: Any = self.values
         rule = f"{asked_by} must get class ids, or sparse targets of zeros and ones; got"
         with after([_check_each((values == 0) | (values == 1), rule, values)]):
@@ -89,9 +89,9 @@ class Labels(NamedTuple):
 
     @property
     def sets_as_shares(self) -> Labels:
-        """With equal shares of 1 for the ones of each example that has ones, and else zeros alone.
+        """With values 1 / n for the n ones of each example; without ones all values are 0.
 
-        An example of zeros stays one with labels of which none is likely.
+        An example of zeros keeps its labels, with probabilities of 0.
         """
         values: Any = self.values
         total = tf.reduce_sum(values, axis=-1, keepdims=True)
@@ -101,19 +101,19 @@ class Labels(NamedTuple):
         return self._replace(ids=ids, values=tf.where(is_set, shares, values))
 
     def where(self, kept: tf.Tensor) -> Labels:
-        """Returns those of the examples for which `kept`, `[N]` bool, is True."""
+        """Returns the labels of the examples for which `kept`, `[N]` bool, is True."""
         return Labels(*(None if part is None else tf.boolean_mask(part, kept) for part in self))
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the mean of `values` over each example's labels.
 
-        A label counts as much as its target value times its weight say; all alike without both.
+        Labels are weighted by target value times weight; equally without both.
 
         Args:
-            values: `[N, K]` float, a value a label. What stands at padding is ignored.
+            values: `[N, K]` float, a value per label. Padding is ignored.
 
         Returns:
-            `[N]` float; 0 for an example without labels, or of which none counts.
+            `[N]` float; 0 for an example without labels, or with only zero weights.
         """
         shares = [tf.cast(x, values.dtype) for x in (self.values, self.weights) if x is not None]
         if not shares:
@@ -125,10 +125,10 @@ class Labels(NamedTuple):
 
 
 class SoftLabels:
-    """Ids and a value for each, as one object: to Keras a leaf, where a pair would be two outputs.
+    """Ids and values as one object: a leaf to Keras, which reads a pair as two outputs.
 
     Attributes:
-        ids, values: What `normalize_labels` takes as a pair, of the same shape.
+        ids, values: The pair for `normalize_labels`, of the same shape.
     """
 
     def __init__(self, ids: Any, values: Any) -> None:
@@ -136,22 +136,22 @@ class SoftLabels:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """That of the ids."""
+        """The shape of the ids."""
         return self.ids.shape
 
     @property
     def dtype(self) -> tf.DType:
-        """That of the ids."""
+        """The dtype of the ids."""
         return self.ids.dtype
 
 
 def soft_labels(y_true: Any, must_be: bool = False) -> SoftLabels | None:
-    """Returns labels that came with values, one for each id; None for labels of another form.
+    """Returns labels with one value per id; None for labels of another form.
 
     Args:
         y_true: A pair of ids and values, or a dict of "ids" and "probabilities".
-        must_be: Whether any two parts are a pair. Default False: only if the second one is of
-            floats, as a list of two rows of ids is none.
+        must_be: Whether any two parts are a pair. Default False: only if the second one has floats,
+            because a list of two rows of ids is not a pair.
     """
     if isinstance(y_true, SoftLabels):
         return y_true
@@ -162,7 +162,7 @@ def soft_labels(y_true: Any, must_be: bool = False) -> SoftLabels | None:
 
 
 def _as_tensor(x: Any) -> Any:
-    if is_sparse_matrix(x):  # as the loops of Keras do
+    if is_sparse_matrix(x):  # as in Keras's loops
         matrix = x.tocsr().tocoo()
         places = np.stack([matrix.row, matrix.col], axis=1).astype(np.int64)
         return tf.SparseTensor(places, matrix.data, matrix.shape)
@@ -195,35 +195,34 @@ def normalize_labels(
     | a dict of such `"ids"` and `"probabilities"` | |
 
     With hidden activations `[B, T, D]` the same holds for each position of a dense tensor: `[B, T]`
-    is one label per position, `[B, T, K]` several. The batch dimensions come out flattened to N.
+    is one label per position, `[B, T, K]` several. The batch dimensions are flattened to N.
 
-    Ids keep their integer dtype all the way: above 2^24 a float32 can't tell them apart. The labels
-    of an example are a set: an id that a row repeats becomes padding from its second time on. With
-    values it raises an error. What value stands at padding does not matter.
+    Ids are always integers: above 2^24 a float32 can't represent them. The labels of an example are
+    a set: repeated ids in a row become padding. With values, repeated ids raise an error. Values at
+    padding are ignored.
 
     Cost: O(N K log K).
 
     Args:
         y_true: Labels in one of the forms above, of any integer dtype that fits into int64.
         num_classes: The number of classes C.
-        batch_shape: The batch dimensions of what the labels are for, such as
-            `tf.shape(hidden)[:-1]`: an integer vector of known length. Default: whatever the labels
-            have, as one dimension.
-        ignore_class: An id, of a class or not, that is read as -1. Default None: no other one.
+        batch_shape: The batch dimensions, such as `tf.shape(hidden)[:-1]`: an integer vector of
+            known length. Default: one dimension, as in the labels.
+        ignore_class: An id, of a class or not, that is read as -1. Default None.
 
     Returns:
-        `Labels` with ids `[N, K]` int64, and values only if there were some.
+        `Labels` with ids `[N, K]` int64, and values only if given.
 
     Raises:
-        TypeError: The labels are None, or not integers that fit into int64 (nor sparse targets).
-            Values of a pair are no floats, or the dict has other keys.
-        ValueError: The rank fits no form, sparse targets do not have C columns or come with an
-            `ignore_class`, or ids and values have other shapes.
+        TypeError: The labels are None, or neither integers that fit into int64 nor sparse targets.
+            Values of a pair are not floats, or the dict has other keys.
+        ValueError: The rank fits no form, sparse targets do not have C columns or are used with an
+            `ignore_class`, or ids and values have different shapes.
         tf.errors.InvalidArgumentError: The batch dimensions are not `batch_shape`, or ids and
-            values have other shapes. An id is neither in [0, C) nor -1; the first such id is named
-            with its example and position. A value is not finite, or an id that has one stands twice
-            in a row. The labels are an indicator matrix: C columns, in which nothing but 0 and 1
-            stands (of a sparse one: nothing but 1). Raised when the graph runs.
+            values have different shapes. An id is neither in [0, C) nor -1; the message has the
+            first such id with its example and position. A value is not finite, or an id with a
+            value is repeated in a row. The labels are an indicator matrix: C columns with only 0
+            and 1 (if sparse: only 1). Raised when the graph runs.
     """
     labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
     return _checked(labels, num_classes, checks)
@@ -232,7 +231,7 @@ def normalize_labels(
 def read_labels(
     y_true: Any, num_classes: int, batch_shape: Any, ignore_class: int | None
 ) -> Labels:
-    """As `normalize_labels`, without a look at which ids and values there are."""
+    """As `normalize_labels`, without checks of ids and values."""
     labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
     with after(checks):
         return _identity(labels)
@@ -300,11 +299,11 @@ def _identity(labels: Labels) -> Labels:
 
 
 def check_probabilities(labels: Labels, asked_by: str) -> Labels:
-    """Returns labels whose values `asked_by` takes for probabilities, once they can be.
+    """Returns labels after checking that their values can be probabilities, for `asked_by`.
 
     Raises:
-        tf.errors.InvalidArgumentError: One is negative, or the sum over an example is more than
-            1 by more than rounding (1e-3, or the dtype's epsilon). Raised when the graph runs.
+        tf.errors.InvalidArgumentError: A value is negative, or the sum over an example exceeds 1 by
+            more than rounding (1e-3, or the dtype's epsilon). Raised when the graph runs.
     """
     values: Any = labels.values
     mass: Any = labels.mass
@@ -319,7 +318,7 @@ def check_probabilities(labels: Labels, asked_by: str) -> Labels:
 
 
 def _from_pair(pair: SoftLabels, batch_shape: Any) -> tuple[Labels, list[Check | None]]:
-    """Reads ids, and a value for each."""
+    """Reads ids and values."""
     ids, values = _as_int64(pair.ids), pair.values
     if not values.dtype.is_floating:
         raise TypeError(
@@ -344,7 +343,7 @@ def _from_pair(pair: SoftLabels, batch_shape: Any) -> tuple[Labels, list[Check |
 
 
 def _of_shape(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Cuts or pads `[N, K]` to a shape: where it has another, the check of it fails, and no op."""
+    """Cuts or pads `[N, K]` to a shape, so that for a wrong shape a check fails, not an op."""
     values = values[: shape[0], : shape[1]]
     missing = shape - tf.shape(values)
     return tf.pad(values, tf.stack([tf.zeros_like(missing), missing], axis=1))
@@ -373,7 +372,7 @@ def _equal(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 def _from_targets(
     targets: tf.SparseTensor, num_classes: int, batch_shape: Any
 ) -> tuple[Labels, list[Check | None]]:
-    """Reads `[B, C]` targets: an id and a value for each entry that is there."""
+    """Reads `[B, C]` targets: an id and a value per entry."""
     static_rank = None if batch_shape is None else batch_shape.shape[0]
     if targets.shape.rank != 2 or targets.shape[1] not in (None, num_classes):
         raise ValueError(
@@ -402,7 +401,7 @@ def _from_targets(
 def _to_dense(y_true: Any, batch_rank: int, padding: int) -> tf.Tensor:
     if isinstance(y_true, tf.Tensor):
         return y_true
-    if y_true.shape.rank not in (None, batch_rank + 1):  # one that is not known is checked later
+    if y_true.shape.rank not in (None, batch_rank + 1):  # an unknown rank is checked later
         raise ValueError(
             f"{type(y_true).__name__} labels must have rank {batch_rank + 1}; "
             f"got shape {y_true.shape}"
@@ -428,7 +427,7 @@ def _check_batch_shape(ids: tf.Tensor, batch_shape: tf.Tensor | None) -> Check |
     if batch_shape is None:
         return None
     if ids.shape.rank is not None and ids.shape.rank < batch_shape.shape[0]:
-        return None  # refused by its rank
+        return None  # a wrong rank raises later
     got = tf.shape(ids)[: batch_shape.shape[0]]
     rule = "labels: the first dimensions must be the batch dimensions of the hidden activations"
     is_same = tf.reduce_all(tf.equal(got, batch_shape))
@@ -464,7 +463,7 @@ def _check_range(ids: tf.Tensor, num_classes: int) -> Check:
 
 
 def _check_each(holds: tf.Tensor, rule: str, values: tf.Tensor, *hint: str) -> Check:
-    """Checks that something holds for each of `[N, K]` or `[N]`; else names the first other one."""
+    """Checks a condition for each of `[N, K]` or `[N]`; the error has the first that fails."""
     place = "at [example of the batch, position]" if holds.shape.rank == 2 else "in example"
 
     def message() -> list[Any]:
@@ -475,9 +474,9 @@ def _check_each(holds: tf.Tensor, rule: str, values: tf.Tensor, *hint: str) -> C
 
 
 def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> Check | None:
-    """Refuses zeros and ones in C columns; of a sparse matrix ones, and -1 where nothing stood.
+    """Raises for zeros and ones in C columns (in a sparse matrix: ones, and -1 elsewhere).
 
-    With more than two classes a row of C different ids has other values, or padding.
+    With more than two classes a row of C distinct ids has other values, or padding.
     """
     if num_classes == 2 or ids.shape[1] not in (None, num_classes):
         return None

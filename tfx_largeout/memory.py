@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory in bytes: of a weight before it is made, of a step, and what a process can have."""
+"""Memory in bytes: of a weight before it is created, of a step, and available memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _CGROUPS, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 
 class Weight(NamedTuple):
-    """A weight, made or not.
+    """A weight, which may not exist yet.
 
     Attributes:
         shape: Its shape.
         dtype: The name of its dtype.
-        part: `"weights"`, `"optimizer"` (state of a head's own) or `"index"` (of an index, a tree
-            or a sampler).
+        part: `"weights"`, `"optimizer"` (state of a head's optimizer) or `"index"` (of an index, a
+            tree or a sampler).
         is_trained: Whether the model's optimizer has state for it, and gets its gradient.
     """
 
@@ -40,20 +40,20 @@ class Weight(NamedTuple):
 
     @classmethod
     def of(cls, variable: Any, part: str = "weights") -> Weight:
-        """Returns what a Keras variable is."""
+        """Returns the `Weight` of a Keras variable."""
         dtype = tf.as_dtype(variable.dtype).name
         return cls(tuple(variable.shape), dtype, part, bool(variable.trainable))
 
 
 class StepSize(NamedTuple):
-    """What a training step is of.
+    """The sizes of a training step.
 
     Attributes:
-        examples: N, the vectors h that a head gets: of `[B, T, D]` B T. Of all workers.
-        labels: K, labels of an example.
-        takes_slices: Whether the model's optimizer takes the gradient of some rows as such, and
-            makes nothing of the size of the whole weight.
-        temporaries: How many tensors of the size of a weight its step makes besides.
+        examples: N, the number of vectors h for a head: B T for `[B, T, D]`. Of all workers.
+        labels: K, labels per example.
+        takes_slices: Whether the model's optimizer can use a gradient of some rows without tensors
+            of the size of the whole weight.
+        temporaries: The number of temporary tensors of a weight's size in its step.
     """
 
     examples: int
@@ -69,15 +69,15 @@ class StepSize(NamedTuple):
 
 
 class StepMemory(NamedTuple):
-    """Bytes that a layer takes for a while, beside its weights.
+    """Temporary memory of a layer, in bytes, besides its weights.
 
     Attributes:
-        gradients: Of a training step: gradients of weights, as large as these or rows of them.
-        activations: Of a training step: tensors of examples, such as logits, and their gradients;
-            whatever else is there for a while.
-        workspace: Of a training step: what the custom ops need, kept from step to step.
+        gradients: Of a training step: gradients of weights, of all rows or of some.
+        activations: Of a training step: tensors of examples, such as logits, their gradients, and
+            other temporaries.
+        workspace: Of a training step: buffers of the custom ops, kept between steps.
         evaluation: Of `evaluate` or `predict`.
-        building: Of `build`, which TensorFlow's allocator keeps.
+        building: Of `build`; TensorFlow's allocator keeps it.
     """
 
     gradients: int = 0
@@ -88,26 +88,26 @@ class StepMemory(NamedTuple):
 
     @property
     def at_once(self) -> int:
-        """The most of it that is there at once: the allocator keeps what building took."""
+        """The peak: the allocator keeps the memory of building."""
         for_a_while = self.gradients + max(self.activations, self.building)
         return self.workspace + max(for_a_while, self.evaluation)
 
 
 def sum_of(weights: list[Weight], *parts: str) -> int:
-    """Returns the bytes of those weights that are of some parts; without parts, of all."""
+    """Returns the bytes of weights of the given parts; without parts, of all."""
     return sum(weight.num_bytes for weight in weights if not parts or weight.part in parts)
 
 
 def gradients_of(weights: list[Weight]) -> int:
-    """Returns the bytes of dense gradients of those weights that the model's optimizer trains."""
+    """Returns the bytes of dense gradients of the weights that the model's optimizer trains."""
     return sum(weight.num_bytes for weight in weights if weight.is_trained)
 
 
 def available_bytes() -> int | None:
-    """Returns the bytes that this process could still have; None where nobody says.
+    """Returns the bytes that this process can still allocate; None if unknown.
 
-    The least of what the system has, swap included, of the limits of its control groups, and of its
-    own limit of addresses (`ulimit -v`); and what TensorFlow holds without need, as after a model.
+    The minimum of the system's memory with swap, of the limits of its control groups, and of its
+    limit of addresses (`ulimit -v`); plus memory that TensorFlow's allocator keeps unused.
     """
     limits = [_of_system(), _of_addresses(), *_of_cgroups()]
     known = [limit for limit in limits if limit is not None]
@@ -117,12 +117,12 @@ def available_bytes() -> int | None:
 def refuse_what_is_too_large(
     owner: str, weights: list[Weight], smaller: Callable[[int], list[str]]
 ) -> None:
-    """Raises a MemoryError where weights need more than the process can have.
+    """Raises a MemoryError if weights need more than the available memory.
 
     Args:
-        owner: Whose they are.
-        weights: They are about to be made.
-        smaller: Returns what would need less, for the bytes that are available.
+        owner: The owner of the weights.
+        weights: Weights that are about to be created.
+        smaller: Returns smaller alternatives for the available bytes.
     """
     needed = sum_of(weights)
     available = _too_little_for(needed)
@@ -140,9 +140,9 @@ def refuse_what_is_too_large(
 def warn_of_what_is_too_large(
     owner: str, weights: list[Weight], step: StepMemory, smaller: Callable[[int], list[str]]
 ) -> None:
-    """Warns where weights that are about to be made fit, but not beside what a step takes.
+    """Warns if new weights fit into memory, but not together with a training step.
 
-    Arguments as in `refuse_what_is_too_large`, and of a step.
+    Arguments as in `refuse_what_is_too_large`, and the step.
     """
     needed = sum_of(weights) + step.at_once
     available = _too_little_for(needed)
@@ -160,13 +160,13 @@ def warn_of_what_is_too_large(
 
 
 def _too_little_for(needed: int) -> int | None:
-    """Returns the bytes that are available where these are too few; None where they do."""
+    """Returns the available bytes if they are too few; else None."""
     available = None if needed < _TOO_LITTLE_TO_ASK or _is_on_gpu() else available_bytes()
     return None if available is None or needed <= available else available
 
 
 def text_of_bytes(number: float) -> str:
-    """Returns `"1.50 GB"` and the like, of powers of 1000."""
+    """Formats bytes such as `"1.50 GB"`, with powers of 1000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(number) < 999.5 or unit == "GB":
             break
@@ -192,7 +192,7 @@ def _of_addresses() -> int | None:
 
 
 def _of_cgroups() -> Iterator[int]:
-    """Yields what each group around this process may still have, of both versions."""
+    """Yields the memory left in each control group of this process (both versions)."""
     try:
         lines = (_PROC / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -207,7 +207,7 @@ def _of_cgroups() -> Iterator[int]:
         else:
             continue
         folder = root / path.lstrip("/")
-        # In a container the path may be one that only the host has; its root is the container's.
+        # In a container the path may exist only on the host; its root is the container's.
         for group in (folder, *folder.parents):
             left = _left_in(group, *files)
             if left is not None:
@@ -217,7 +217,7 @@ def _of_cgroups() -> Iterator[int]:
 
 
 def _left_in(group: Path, limit: str, usage: str, prefix: str) -> int | None:
-    """Returns what a group may still have; pages of files, which usage counts, go if need be."""
+    """Returns the memory left in a group; file pages count in its usage, but can be freed."""
     try:
         most, used = (group / limit).read_text().strip(), int((group / usage).read_text())
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -230,16 +230,16 @@ def _left_in(group: Path, limit: str, usage: str, prefix: str) -> int | None:
 
 
 def _held_by_tensorflow() -> int:
-    """Returns what its allocator for the processor has had and keeps, of which nothing is used."""
+    """Returns the memory that TensorFlow's CPU allocator keeps but does not use."""
     try:
         info = tf.config.experimental.get_memory_info("CPU:0")
-    except (ValueError, RuntimeError):  # an allocator that gives all back
+    except (ValueError, RuntimeError):  # an allocator that keeps nothing
         return 0
     return info["peak"] - info["current"]
 
 
 def _is_on_gpu() -> bool:
-    """Whether weights that are made here would be on a GPU, whose memory is another."""
+    """Whether new weights would be on a GPU, which has separate memory."""
     if not tf.config.list_logical_devices("GPU"):
         return False
     with tf.init_scope():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what tensors hold when a graph runs, and of how it runs.
+"""Checks of the values of tensors when a graph runs, and of how it runs.
 
-All checks of tensors that are made at a place take one branch. What changes variables in place
-refuses several replicas, and XLA.
+All checks at one place share one branch. Code that changes variables in place raises an error for
+several replicas, and for XLA.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BRANCH = "run_time_checks"
 
 
 class Check(NamedTuple):
-    """What must hold before something is computed from tensors, or written.
+    """A condition that must hold before tensors are used or written.
 
     Attributes:
         holds: `[]` bool.
-        message: Returns what the error says, texts and tensors. In a graph it is called for the
-            branch that only runs where a check fails: what it computes costs nothing elsewhere. It
-            must read no variable.
+        message: Returns the error message, as texts and tensors. In a graph it is part of the
+            branch that runs only if a check fails, so it costs nothing otherwise. It must not read
+            variables.
     """
 
     holds: tf.Tensor
@@ -34,13 +34,13 @@ class Check(NamedTuple):
 
 
 def after(checks: Sequence[Check | None]) -> Any:
-    """Returns a scope whose ops run after some checks (None: there is nothing to check).
+    """Returns a scope whose ops run after checks (None: nothing to check).
 
-    The first one that does not hold raises. A device has to hand the outcome to the host, which
-    waits for it: so it does once, however many checks there are.
+    The first failing check raises. The host must wait for the device's result, so all checks share
+    one result.
 
     Raises:
-        tf.errors.InvalidArgumentError: A check does not hold. In a graph, when it runs.
+        tf.errors.InvalidArgumentError: A check fails. In a graph, when it runs.
     """
     there = [check for check in checks if check is not None]
     if tf.executing_eagerly():
@@ -73,7 +73,7 @@ def _raise(checks: list[Check]) -> tf.Operation:
 
 
 def refuse_replicas(rule: str, advice: str) -> None:
-    """Refuses the present strategy if it has more than one replica, or variables elsewhere."""
+    """Raises an error for a strategy with more than one replica, or with remote variables."""
     strategy = tf.distribute.get_strategy()
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
         raise RuntimeError(f"{rule}; got {type(strategy).__name__}. {advice}")
@@ -83,6 +83,6 @@ def refuse_replicas(rule: str, advice: str) -> None:
 
 
 def refuse_xla(rule: str, got: str, advice: str) -> None:
-    """Refuses to be traced for XLA."""
+    """Raises an error if traced for XLA."""
     if not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph()):
         raise RuntimeError(f"{rule}; got {got}. {advice}")

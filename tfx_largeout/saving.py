@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Keras files need beyond what Keras writes: configurations, packed arrays, shapes checked."""
+"""Additions to Keras files: configurations, packed arrays, checks of shapes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PACKAGE = "tfx_largeout"
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class ConstantArray(keras.initializers.Constant):
-    """A `Constant` of an array, whose configuration has the numbers packed.
+    """A `Constant` of an array; its configuration has the numbers packed.
 
-    As a list, as Keras writes them, they are many times as large and slow.
+    Keras writes a list, which is many times as large and slow.
     """
 
     def get_config(self) -> dict[str, Any]:
@@ -34,12 +34,12 @@ class ConstantArray(keras.initializers.Constant):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> ConstantArray:
-        """Returns the initializer of which this is the configuration."""
+        """Creates the initializer from a configuration."""
         return cls(unpack_array(config["packed"]).reshape(config["shape"]))
 
 
 def get_initializer(identifier: Any) -> Any:
-    """As `keras.initializers.get`; an array, a tensor or a `Constant` of one: a `ConstantArray`."""
+    """As `keras.initializers.get`; an array, a tensor or its `Constant` gives a `ConstantArray`."""
     if isinstance(identifier, np.ndarray) or keras.ops.is_tensor(identifier):
         return ConstantArray(identifier)
     initializer = keras.initializers.get(identifier)
@@ -50,7 +50,7 @@ def get_initializer(identifier: Any) -> Any:
 
 
 def pack_array(array: np.ndarray) -> str:
-    """Returns a string that `unpack_array` turns back into an array of numbers, of one dimension.
+    """Packs a one-dimensional array of numbers into a string; `unpack_array` reverses it.
 
     A list of a million numbers would make the JSON of a saved model huge.
     """
@@ -60,21 +60,21 @@ def pack_array(array: np.ndarray) -> str:
 
 
 def unpack_array(text: str) -> np.ndarray:
-    """Returns the array of which `pack_array` made `text`."""
+    """Returns the array that `pack_array` packed into `text`."""
     dtype, _, packed = text.partition(":")
     values = np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.dtype(dtype))
     return values.astype(values.dtype.newbyteorder("="))
 
 
 def check_saved_shapes(owner: str, variables: Sequence[Any], store: Mapping[str, Any]) -> None:
-    """Raises a ValueError for saved arrays of other shapes or kinds, before one is assigned.
+    """Raises a ValueError if saved arrays have other shapes or kinds, before any is assigned.
 
-    Floating-point numbers may be of another width, as Keras has it, and so may integers.
+    Floating-point numbers and integers may have another width, as in Keras.
 
     Args:
-        owner: Whose variables they are, for the error.
+        owner: The owner of the variables, for the error.
         variables: Keras variables, in the order in which they were saved.
-        store: What Keras hands to `load_own_variables`: arrays by the number of the variable.
+        store: What Keras passes to `load_own_variables`: arrays by the number of the variable.
     """
     named = ((str(number), variable) for number, variable in enumerate(variables))
     pairs = [(variable, store[name]) for name, variable in named if name in store]
@@ -109,11 +109,11 @@ def _is_alike(own: str, saved: np.dtype) -> bool:
 
 
 def kept_arguments(made: Any, base: type) -> dict[str, Any]:
-    """Returns the arguments that an object keeps under their names, for its `get_config`.
+    """Returns the arguments stored as attributes of the same name, for `get_config`.
 
-    They are those of its class of this package, and where that takes `**kwargs` those of the next
-    one, up to `base`, whose own are left out. A class outside of the package adds its own
-    arguments in a `get_config` of its own. Arrays come packed, objects of Keras serialized.
+    They include the arguments of the object's class in this package and, if it takes `**kwargs`, of
+    its base classes up to `base` (excluded). A class outside of the package adds its arguments in
+    its `get_config`. Arrays are packed, Keras objects serialized.
     """
     config: dict[str, Any] = {}
     for kind in type(made).__mro__:
@@ -125,7 +125,7 @@ def kept_arguments(made: Any, base: type) -> dict[str, Any]:
         takes_others = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         for name in names[1:]:
-            # Each once: to Keras, an object that is written twice is one that two objects share.
+            # Each once: for Keras, an object that is written twice is shared.
             if name not in config and hasattr(made, name):
                 config[name] = _plain(getattr(made, name))
         if not takes_others:
@@ -134,7 +134,7 @@ def kept_arguments(made: Any, base: type) -> dict[str, Any]:
 
 
 def with_objects(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a configuration in which objects of Keras stand in place of what they became."""
+    """Returns a configuration with serialized Keras objects deserialized."""
     return {
         name: keras.saving.deserialize_keras_object(value)
         if isinstance(value, dict) and "class_name" in value
@@ -144,18 +144,17 @@ def with_objects(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def shared_config(layer: keras.layers.Layer) -> dict[str, Any]:
-    """Returns the configuration of a layer that is one with a later layer of the same model.
+    """Returns the configuration of a layer that is shared with a later layer of the model.
 
-    Keras marks layers that come up twice, but in a configuration within another one it marks a copy
-    of the first.
+    Keras marks shared layers, but in a nested configuration it marks only a copy of the first.
     """
     return {**keras.saving.serialize_keras_object(layer), "shared_object_id": id(layer)}
 
 
 def warn_of_lost_tie(layer: keras.layers.Layer, name: str, tied: keras.layers.Layer) -> None:
-    """Warns in a model of which a `.keras` file loses a tie: `tied` is not beside `layer`.
+    """Warns if a model's `.keras` file would lose a tie: `tied` is not on the level of `layer`.
 
-    Of two configurations, one within the configuration of another model, Keras makes two layers.
+    From two configurations, one nested in another model, Keras creates two layers.
     """
     graphs = list(_graphs(calling_model(layer)))
     of_layer, of_tied = (
@@ -180,7 +179,7 @@ def _graphs(model: Any) -> Iterator[Any]:
 
 
 def check_registered(argument: str, function: Any) -> None:
-    """Refuses to save a function that is not registered with Keras; a name of one need not be."""
+    """Raises an error for a function that is not registered with Keras; names are not checked."""
     if not callable(function):
         return
     name = keras.saving.get_registered_name(function)

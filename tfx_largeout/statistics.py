@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a head tells a loss about the logits: a few numbers per example, never all of them.
+"""Statistics of the logits that a head passes to a loss: a few numbers per example.
 
-Each class here is a kind of statistics. A head says which kinds it gives in training
-(`Head.gives`), and gives `ExactStatistics` always, `MeanLogitStatistics` in every evaluation; a
-loss names the kind that it needs in training (`HeadLoss.trains_on`) and in evaluation
-(`HeadLoss.evaluates_on`). So every loss works with every head that gives its kinds. The first
-field of a kind is `labels`. N is the number of examples (batch dimensions flattened), K the number
-of labels per example.
+Each class here is a kind of statistics. `Head.gives` lists the kinds that a head gives in training;
+it also gives `ExactStatistics` always, and `MeanLogitStatistics` in every evaluation. A loss has
+the kind that it needs in training (`HeadLoss.trains_on`) and in evaluation
+(`HeadLoss.evaluates_on`). So every loss works with every head that gives its kinds. The first field
+of a kind is `labels`. N is the number of examples (batch dimensions flattened), K the number of
+labels per example.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = [
 
 
 class SoftmaxStatistics(NamedTuple):
-    """What the exact softmax needs.
+    """The statistics for the exact softmax.
 
     Attributes:
         labels: The labels, normal form.
-        target_logits: `[N, K]` float32, o at the labels; anything at padding.
+        target_logits: `[N, K]` float32, o at the labels; undefined at padding.
         log_partition: `[N]` float32, log Z = log sum_c exp(o_c).
     """
 
@@ -43,7 +43,7 @@ class SoftmaxStatistics(NamedTuple):
 
 
 class MeanLogitStatistics(NamedTuple):
-    """What the exact softmax needs, and the mean of the logits of all classes.
+    """The statistics for the exact softmax, and the mean logit of all classes.
 
     Attributes:
         labels, target_logits, log_partition: As `SoftmaxStatistics`.
@@ -59,16 +59,16 @@ class MeanLogitStatistics(NamedTuple):
 
 
 class MarginStatistics(NamedTuple):
-    """What a softmax with a margin needs, from heads whose logits are s cos(theta).
+    """The statistics for a softmax with a margin, from heads with logits s cos(theta).
 
-    A margin changes the logits of the labels alone. Z without them can't be had from Z: where a
-    label's share in Z rounds to 1, nothing is left of the others, while with the margin these may
-    be most of it.
+    A margin changes only the logits of the labels. Z without them can't be computed from Z: if a
+    label's share in Z rounds to 1, the others are lost, although with the margin they may be most
+    of it.
 
     Attributes:
         labels: The labels, normal form.
-        target_logits: `[N, K]` float32, o at the labels; anything at padding.
-        log_rest: `[N]` float32, log sum exp(o_c) over all c that are no label of the example; at
+        target_logits: `[N, K]` float32, o at the labels; undefined at padding.
+        log_rest: `[N]` float32, log sum exp(o_c) over all c that are not labels of the example; at
             most -1e29 if there is none.
         scale: `[]`, s.
     """
@@ -80,7 +80,7 @@ class MarginStatistics(NamedTuple):
 
 
 class SphericalStatistics(NamedTuple):
-    """What a loss of the spherical family needs: see docs/papers/exact_gradient.md.
+    """The statistics for losses of the spherical family: see docs/papers/exact_gradient.md.
 
     The floats are float32, or float64 from a float64 head.
 
@@ -100,27 +100,28 @@ class SphericalStatistics(NamedTuple):
 
 
 class CandidateStatistics(NamedTuple):
-    """What an estimator needs: logits of labels and of S candidate classes.
+    """The statistics for estimators: logits of labels and of S candidate classes.
 
-    The candidates are shared by the batch, `[S]`, or per example, `[N, S]`. The *expected count*
-    of a class is how often it is expected among the candidates: its probability to be one of them
-    where each class can be drawn once. The floats are float32, or float64 from a float64 head.
+    The candidates are shared by the batch, `[S]`, or per example, `[N, S]`. The *expected count* of
+    a class is the expected number of times that it is among the candidates: the probability of
+    being one of them if each class can be drawn only once. The floats are float32, or float64 from
+    a float64 head.
 
     Attributes:
         labels: The labels, normal form.
         true_logits: `[N, K]`, o at the labels; 0 at padding.
-        candidate_logits: `[N, S]`, o at the candidates; 0 where there is none.
-        candidate_ids: `[S]` or `[N, S]` int64; -1 where there is none.
+        candidate_logits: `[N, S]`, o at the candidates; 0 for no class.
+        candidate_ids: `[S]` or `[N, S]` int64; -1: no class.
         hits: `[N, S]` bool: the candidate is one of the example's labels (an accidental hit).
         true_log_expected: `[N, K]`, log expected counts of the labels; 0 at padding.
-        candidate_log_expected: `[S]` or `[N, S]`, log expected counts of the candidates; 0 where
-            there is none.
+        candidate_log_expected: `[S]` or `[N, S]`, log expected counts of the candidates; 0 for no
+            class.
         log_partition: `[]`, a trainable number of the head, for losses that learn log Z.
         num_classes: C.
-        workers: The workers among which the classes are spread. The candidates are then the
-            classes that are here, all else is the same on all workers, and sums over candidates
-            have to be added up: see `HeadLoss.sums_over_workers`.
-        scale: `[]`, the s of logits s cos(theta); None of other heads.
+        workers: The workers over which the classes are spread. The candidates are then classes of
+            this worker, everything else is the same on all workers, and sums over candidates must
+            be added up over workers: see `HeadLoss.sums_over_workers`.
+        scale: `[]`, the s of logits s cos(theta); None for other heads.
     """
 
     labels: Labels
@@ -137,12 +138,12 @@ class CandidateStatistics(NamedTuple):
 
     @property
     def negatives(self) -> tf.Tensor:
-        """`[N, S]` bool: the candidates that are there and are no hits."""
+        """`[N, S]` bool: the candidates that are not padding and not hits."""
         return (self.candidate_ids >= 0) & ~self.hits
 
 
 class LogProbabilityStatistics(NamedTuple):
-    """What a head gives that knows probabilities without a sum over all classes.
+    """The statistics of a head that computes probabilities without a sum over all classes.
 
     Attributes:
         labels: The labels, normal form.
@@ -155,7 +156,7 @@ class LogProbabilityStatistics(NamedTuple):
 
 
 class PerExampleLoss(NamedTuple):
-    """The loss itself, from a head whose method is a loss (TensorFlow's built-ins).
+    """The loss itself, from a head that computes it (TensorFlow's functions).
 
     Attributes:
         labels: The labels, normal form.
@@ -167,9 +168,9 @@ class PerExampleLoss(NamedTuple):
 
 
 class ExactStatistics(NamedTuple):
-    """What every head gives, from one streamed pass over all classes. It has no gradient.
+    """The statistics that every head gives, from one pass over all classes. They have no gradient.
 
-    All that `SoftmaxStatistics` have is among them.
+    They include all of `SoftmaxStatistics`.
 
     Attributes:
         labels: The labels, normal form.
@@ -186,7 +187,7 @@ class ExactStatistics(NamedTuple):
 
     @property
     def of_positive_targets(self) -> ExactStatistics:
-        """The same, of targets that came with values those above 0 alone."""
+        """The same; for targets with values, only labels with values above 0."""
         if self.labels.values is None:
             return self
         labels = self.labels.positive
@@ -197,8 +198,8 @@ class ExactStatistics(NamedTuple):
     def cross_entropy(self) -> tf.Tensor:
         """Returns the softmax cross-entropy of each example, `[N]`.
 
-        log Z - 1/|Y| sum_{c in Y} o_c: the target distribution is spread evenly over the labels Y.
-        Where they have values, it is in proportion to those.
+        log Z - 1/|Y| sum_{c in Y} o_c: the target distribution is uniform over the labels Y, or
+        proportional to their values.
         """
         return self.log_partition - self.labels.mean(self.target_logits)
 
@@ -209,7 +210,7 @@ class TopScores(NamedTuple):
     Attributes:
         scores: `[N, k]` float32, logits, descending.
         ids: `[N, k]` int64, ties by lower id.
-        log_partition: `[N]` float32, log Z; None of a search that leaves classes out unseen.
+        log_partition: `[N]` float32, log Z; None from a search that does not read all classes.
     """
 
     scores: tf.Tensor
@@ -218,7 +219,7 @@ class TopScores(NamedTuple):
 
 
 def without_gradient(statistics: Any) -> Any:
-    """Returns the same statistics; whoever asks for a gradient through them gets a LookupError."""
+    """Returns the same statistics; a gradient through them raises a LookupError."""
 
     def prevent(value: Any) -> Any:
         if not tf.is_tensor(value) or not value.dtype.is_floating:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All private names of TensorFlow that the package uses: what no public name says, or does.
+"""All private names of TensorFlow that the package uses, where no public name does the same.
 
-`tests/test_tensorflow_internals.py` has a test for each, which names it where it is missing.
+`tests/test_tensorflow_internals.py` has a test for each, which fails by name if it is missing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _BRANCHES_AND_LOOPS = (
 
 
 def tape_may_record() -> bool:
-    """Says whether a gradient tape may record here: `record.could_possibly_record`."""
+    """Returns whether a gradient tape may record here: `record.could_possibly_record`."""
     return record.could_possibly_record()
 
 
 def function_graph() -> tf.Graph:
-    """Returns the graph of the function that is traced, whatever its control flow."""
+    """Returns the graph of the traced function, outside of any control flow."""
     graph = tf.compat.v1.get_default_graph()
     while is_branch_or_loop(graph):
         graph = graph.outer_graph
@@ -37,36 +37,36 @@ def function_graph() -> tf.Graph:
 
 
 def is_branch_or_loop(graph: Any) -> bool:
-    """Says whether a graph is one of a `tf.cond` or `tf.while_loop`: `CondBranchFuncGraph`."""
+    """Returns whether a graph belongs to a `tf.cond` or `tf.while_loop`: `CondBranchFuncGraph`."""
     return isinstance(graph, _BRANCHES_AND_LOOPS)
 
 
 def is_branch(graph: Any) -> bool:
-    """Says whether a graph is one of a `tf.cond`: `CondBranchFuncGraph`."""
+    """Returns whether a graph belongs to a `tf.cond`: `CondBranchFuncGraph`."""
     return isinstance(graph, control_flow.CondBranchFuncGraph)
 
 
 def is_for_xla(graph: tf.Graph) -> bool:
-    """Says whether a graph is traced for XLA: `GraphOrParentsInXlaContext`."""
+    """Returns whether a graph is traced for XLA: `GraphOrParentsInXlaContext`."""
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def traced_once(function: Callable[..., Any], *specs: Any) -> Any:
-    """Returns the graph of a function, which is not run: `func_graph_from_py_func`.
+    """Returns the graph of a function without running it: `func_graph_from_py_func`.
 
-    `tf.function` would trace twice what makes variables.
+    `tf.function` would trace a function that creates variables twice.
     """
     return func_graph.func_graph_from_py_func("traced_once", function, specs, {})
 
 
 def is_stateful(op_type: str) -> bool:
-    """Says whether ops of a type have a state of their own: `op_def_registry`."""
+    """Returns whether ops of a type are stateful: `op_def_registry`."""
     definition = op_def_registry.get(op_type)
     return definition is not None and definition.is_stateful
 
 
 def batch_size_of(dataset: Any) -> int:
-    """Returns the number that `batch` was given last, 0 if it can't be found: `_batch_size`."""
+    """Returns the last argument of `batch` in a dataset; 0 if unknown: `_batch_size`."""
     size = getattr(dataset, "_batch_size", None)
     if size is not None:
         return int(size)
@@ -75,7 +75,7 @@ def batch_size_of(dataset: Any) -> int:
 
 
 def abort_collectives(error: int, message: str) -> None:
-    """Ends the collectives of this process that wait: `abort_collective_ops`."""
+    """Aborts waiting collectives of this process: `abort_collective_ops`."""
     context.context().abort_collective_ops(error, message)
 
 
@@ -92,14 +92,14 @@ def custom_gradients() -> set[str]:
 
 @contextlib.contextmanager
 def custom_gradients_forgotten() -> Iterator[None]:
-    """A context at whose end TensorFlow forgets the custom gradients that were traced in it.
+    """A context after which TensorFlow drops the custom gradients that were traced in it.
 
-    Optimizers of Keras go through a `tf.custom_gradient`, as do heads that update themselves.
-    TensorFlow keeps the function of each as long as the process lives, and all that the function
-    holds: the traced step, and W with it (docs/results/reliability.md).
+    Keras's optimizers and self-updating heads use a `tf.custom_gradient`. TensorFlow keeps its
+    function until the process ends, with everything the function refers to: the traced step, and W
+    with it (docs/results/reliability.md).
 
-    What was traced before goes on to work; graphs of models that were trained in the context can't
-    be differentiated again.
+    Earlier traces still work; graphs of models trained in the context can't be differentiated
+    again.
     """
     before = custom_gradients()
     try:

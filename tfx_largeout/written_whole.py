@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""written_whole: a file, or a folder of files, that has its name only when all of it is there."""
+"""written_whole: writes a file or a folder so that it appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ UNFINISHED = "unfinished."
 
 @contextlib.contextmanager
 def written_whole(path: str | os.PathLike[str], size: int = 0) -> Iterator[Path]:
-    """Yields where to write a file or a folder, which then takes the place of `path`.
+    """Yields a path to write a file or a folder, which then replaces `path`.
 
-    It lies in a new folder beside `path`, has its name, is not there yet, and comes to the disk
-    before it takes the place of a file, or of a folder that is empty. After an error `path` is as
-    before, and nothing else is left. What a killed process has left goes with the next one that
-    writes to `path`. A link stays, and what it points to is written. Devices are written as they
-    are. `size` is how many bytes it will have at least: where there is no room for them, that is
-    said before the first one is written.
+    The yielded path is in a new folder beside `path`, has the same name, and does not exist yet. It
+    is flushed to disk before it replaces a file or an empty folder. After an error `path` is
+    unchanged, and no other file is left. Files of a killed process are removed by the next one that
+    writes to `path`. If `path` is a link, its target is written. Devices are written directly.
+    `size` is the least number of bytes: if the disk has less room, an error is raised before
+    writing.
 
     Raises:
-        OSError: It can't be written; names `path` where the system names nothing.
+        OSError: The path can't be written; the message has `path` if the system's has no name.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file() and not target.is_dir():
@@ -51,20 +51,20 @@ def written_whole(path: str | os.PathLike[str], size: int = 0) -> Iterator[Path]
 
 
 def put_names_on_disk(folder: Path) -> None:
-    """Makes sure that names in a folder outlive a loss of power."""
+    """Flushes the names in a folder to disk, in case of a power loss."""
     _sync(folder)
 
 
 @contextlib.contextmanager
 def _locked_folder(target: Path) -> Iterator[Path]:
-    """Makes a folder that nobody takes for an abandoned one, and removes it at the end."""
+    """Creates a locked folder, which does not count as abandoned, and removes it at the end."""
     while True:
         prefix = f"{UNFINISHED}{target.name}."
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
         lock = os.open(folder, os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():  # else another process was sooner, and has removed it
+        if folder.exists():  # otherwise another process has already removed it
             break
         os.close(lock)
     try:
@@ -75,11 +75,11 @@ def _locked_folder(target: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(target: Path) -> None:
-    """Removes folders beside a path whose processes are no more: the lock went with them."""
+    """Removes folders beside a path whose processes have ended, which released their locks."""
     ours = re.compile(re.escape(f"{UNFINISHED}{target.name}.") + "[a-z0-9_]{8}")  # as of mkdtemp
     try:
         folders = [entry for entry in target.parent.iterdir() if ours.fullmatch(entry.name)]
-    except OSError:  # there is no such folder, or it can't be read: what is written says so
+    except OSError:  # the folder does not exist, or can't be read: writing will raise
         return
     for folder in folders:
         with contextlib.suppress(OSError):

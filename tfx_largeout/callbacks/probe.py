@@ -59,11 +59,13 @@ class Probe(StepMeasurements):
     Cost: O(N C D) per probe. To stay below `max_share` of the time, the probe may wait longer than
     `every` steps; the first probe, which traces the graph, is not counted.
 
-    Args: x: Inputs of a few examples for the model, such as 64. y: Their labels. Examples without
-        labels, or left out by a Keras mask, don't count. every: The smallest number of steps
-        between probes. Default 100. draws: The number of draws of the training loss. Default 4.
-        max_share: The largest share of the training time for probes. Default 0.01. log_dir: Folder
-        for TensorBoard's event files. Default None: none are written.
+    Args:
+        x: Inputs of a few examples for the model, such as 64.
+        y: Their labels. Examples without labels, or left out by a Keras mask, don't count.
+        every: The smallest number of steps between probes. Default 100.
+        draws: The number of draws of the training loss. Default 4.
+        max_share: The largest share of the training time for probes. Default 0.01.
+        log_dir: Folder for TensorBoard's event files. Default None: none are written.
 
     Raises:
         ValueError: An argument is out of range.

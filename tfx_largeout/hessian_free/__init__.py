@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hessian-free training: Gauss-Newton steps by conjugate gradients, and its parts by themselves."""
+"""Hessian-free training: Gauss-Newton steps by conjugate gradients, and its separate parts."""
 
 from tfx_largeout.hessian_free.preconditioners import (
     DiagonalPreconditioner,

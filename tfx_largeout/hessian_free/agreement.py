@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be the same in all processes for Hessian-free training to take the same steps."""
+"""Checks that all processes agree, so that Hessian-free training takes the same steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SAME_VALIDATION = 1e-3
 
 
 def refuse_heads(workers: Workers, model: keras.Model) -> None:
-    """Refuses a model with a head, whose classes would be spread over several workers."""
+    """Raises an error for a model with a head: its classes would be spread over workers."""
     heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
     if heads:
         workers.refuse_several(
@@ -39,7 +39,7 @@ def refuse_heads(workers: Workers, model: keras.Model) -> None:
 
 
 def agree_on_arguments(workers: Workers, trainer: Any, fit: dict[str, int]) -> None:
-    """Refuses other arguments of a `Trainer`, or of its `fit`, on another worker."""
+    """Raises an error if arguments of a `Trainer` or its `fit` differ between workers."""
     numbers = {name: getattr(trainer, name) for name in _NUMBERS}
     others = {name: _described(getattr(trainer, name)) for name in _OTHERS}
     agree(workers, SITE, {**numbers, f"one of {', '.join(_OTHERS)}": others})
@@ -49,9 +49,9 @@ def agree_on_arguments(workers: Workers, trainer: Any, fit: dict[str, int]) -> N
 def agree_on_problem(
     workers: Workers, model: keras.Model, examples: Examples, held_out: Examples, sharded: bool
 ) -> None:
-    """Refuses models that differ, and data that do, or, of parts, those of another kind.
+    """Raises an error if models or data differ between workers (for sharded data: in kind).
 
-    Cost: where all workers have the same data, a pass over it.
+    Cost: if all workers have the same data, a pass over it.
     """
     layers = [layer for layer in flat_layers(model) if layer is not model]
     config = model.get_compile_config()
@@ -82,7 +82,7 @@ def agree_on_problem(
 def same_start(
     workers: Workers, model: keras.Model, state: Callable[[], dict[str, np.ndarray]]
 ) -> None:
-    """Gives all workers the weights of worker 0, and refuses states of trainers that differ."""
+    """Copies the weights of worker 0 to all; raises an error if trainers' states differ."""
 
     def check_sum() -> int:
         digest = 0
@@ -99,9 +99,9 @@ def same_start(
 def check_alike(
     workers: Workers, phase: int, model: keras.Model, iteration: int, longest: float
 ) -> None:
-    """Waits for the other workers, and refuses weights that are not the same, bit by bit.
+    """Waits for the other workers; raises an error if weights are not the same, bit for bit.
 
-    The longest step must be the same too, and all at the same phase and iteration (see `meet`).
+    The longest step, phase and iteration must be the same, too (see `meet`).
     """
     (longest_bits,) = struct.unpack("q", struct.pack("d", longest))
     numbers = [bits_of(model.weights), longest_bits]
@@ -117,7 +117,7 @@ def check_alike(
 
 
 def same_validation(workers: Workers, evaluate: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Returns the logs of worker 0; refuses data of which another one has found something else."""
+    """Returns the logs of worker 0; raises an error if another worker's logs differ."""
     logs = together(workers, SITE, evaluate)
     return workers.pick(lambda: logs, lambda: _of_first(workers, logs))()
 
@@ -136,7 +136,7 @@ def _of_first(workers: Workers, logs: dict[str, float]) -> dict[str, float]:
 
 
 def _described(value: Any) -> Any:
-    """Returns what says what an argument is, without what has no meaning in another process."""
+    """Returns a description of an argument that can be compared between processes."""
     if value is None or isinstance(value, (int, float, str)):
         return value
     attributes = getattr(value, "__dict__", {}).items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flexible preconditioned conjugate gradients, with Martens' stop and the iterates of the way."""
+"""Flexible preconditioned conjugate gradients, with Martens' stop and intermediate iterates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _KEPT_AT = 1.3
 
 
 class Iterate(NamedTuple):
-    """A solution on the way.
+    """An intermediate solution.
 
     Attributes:
-        iteration: After how many iterations; 0 is the start.
+        iteration: The number of iterations; 0 is the start.
         value: q(x) = x^T A x / 2 - b^T x.
         solution: x, `[n]`.
     """
@@ -32,12 +32,12 @@ class Iterate(NamedTuple):
 
 
 class CurvaturePairs:
-    """Keeps at most m pairs (s_i, y_i) of a run, evenly spread over it, while it goes on.
+    """Keeps at most m pairs (s_i, y_i) of a run, evenly spread over it at any time.
 
     At first every pair is kept. When there are m, only pairs whose number is a multiple of twice
-    the spacing still come in, each in place of the first one whose number is not; when none such
-    is left, the spacing has doubled. So the numbers of the pairs are at all times multiples of
-    the spacing, or of twice the spacing, and memory holds m pairs.
+    the spacing are added, each replacing the first pair whose number is not; when none of these is
+    left, the spacing has doubled. So the numbers of the pairs are always multiples of the spacing,
+    or of twice the spacing, and memory holds m pairs.
 
     Args:
         capacity: m, an integer of at least 1.
@@ -54,7 +54,7 @@ class CurvaturePairs:
 
     @classmethod
     def of(cls, steps: Iterable[tf.Tensor], differences: Iterable[tf.Tensor]) -> CurvaturePairs:
-        """Returns pairs out of vectors s_i and y_i, in the order of the run."""
+        """Creates pairs from vectors s_i and y_i, in the order of the run."""
         both = list(zip(steps, differences, strict=True))
         pairs = cls(max(len(both), 1))
         pairs._kept = dict(enumerate(both, start=1))
@@ -79,12 +79,12 @@ class CurvaturePairs:
         return [y for _, y in self._kept.values()]
 
     def wants(self, number: int) -> bool:
-        """Says whether the pair of that number would be kept."""
+        """Returns whether the pair with this number would be kept."""
         spacing = self._spacing if len(self) < self.capacity else 2 * self._spacing
         return number % spacing == 0
 
     def add(self, number: int, step: tf.Tensor, difference: tf.Tensor) -> None:
-        """Keeps a pair that is wanted: s and y `[n]`, of a greater number than those before."""
+        """Keeps a wanted pair: s and y `[n]`; its number must be greater than the earlier ones."""
         if len(self) == self.capacity:
             del self._kept[self._between()[0]]
         self._kept[number] = (step, difference)
@@ -96,18 +96,17 @@ class CurvaturePairs:
 
 
 class CGStatistics(NamedTuple):
-    """What a run tells about itself.
+    """Statistics of a run.
 
     Attributes:
         iterations: The number of iterations i.
         products: The number of products with A.
-        reason: Why it ended: `"progress"` (Martens' stop), `"tolerance"`, `"iterations"` (as many
-            as are allowed), `"curvature"` (p^T A p <= 0), `"preconditioner"` (r^T z <= 0) or
-            `"not finite"`.
+        reason: Why it ended: `"progress"` (Martens' stop), `"tolerance"`, `"iterations"` (the
+            limit), `"curvature"` (p^T A p <= 0), `"preconditioner"` (r^T z <= 0) or `"not finite"`.
         residual_norm: |b - A x| of the solution, by the recursion.
         values: q(x_i), i = 0, 1, ...
-        iterates: Those of iterations ceil(1.3^j), and the last one: never the start.
-        pairs: (s_i, y_i) = (x_{i+1} - x_i, r_i - r_{i+1}), evenly spread; None unless asked for.
+        iterates: The iterates ceil(1.3^j), and the last one; never the start.
+        pairs: (s_i, y_i) = (x_{i+1} - x_i, r_i - r_{i+1}), evenly spread; None if not requested.
     """
 
     iterations: int
@@ -142,23 +141,23 @@ def conjugate_gradient(
 
         (q(x_i) - q(x_{i-k})) / q(x_i) < k progress
 
-    or when |r| <= tolerance |b|, or after `max_iterations`, or where p^T A p or r^T z is not
-    positive: the solution is then the last x before that.
+    or when |r| <= tolerance |b|, or after `max_iterations`, or if p^T A p or r^T z is not positive:
+    the solution is then the last x before.
 
-    Cost: a product, an application of M and about 12 passes over vectors `[n]` an iteration;
+    Cost: a product, an application of M and about 12 passes over vectors `[n]` per iteration;
     memory of about 5 + 8.8 ln(iterations / 2) + 2 `num_pairs` vectors.
 
     Args:
         product: v `[n]` -> A v `[n]`.
         b: Right side, `[n]`, float32 or float64.
-        x0: Where to start, `[n]`. Default None: 0, which saves a product.
+        x0: The start, `[n]`. Default None: 0, which saves a product.
         preconditioner: r `[n]` -> M r `[n]`, M symmetric positive definite and near the inverse of
             A. Default None: M = I.
         max_iterations: At least 0. Default 250.
-        tolerance: The limit of |r| relative to |b|. In float32 no less than 1e-6 is asked for,
-            whatever is given: rounding does not allow for less. Default 1e-6.
+        tolerance: The limit of |r| relative to |b|. In float32 at least 1e-6 is used, because of
+            rounding. Default 1e-6.
         progress: The limit of Martens' stop; 0 turns it off. Default 5e-4.
-        num_pairs: How many pairs to keep for an L-BFGS preconditioner. Default 0.
+        num_pairs: The number of pairs to keep for an L-BFGS preconditioner. Default 0.
 
     Returns:
         x `[n]`, and `CGStatistics`.
@@ -216,7 +215,7 @@ def conjugate_gradient(
 
 
 def _hindrance(values: list[float], r: tf.Tensor, rz: float, target: float) -> str | None:
-    """Returns why there is no further iteration: r is small, or none is possible; else None."""
+    """Returns the reason to stop: r is small, or no iteration is possible; else None."""
     if not math.isfinite(rz) or not math.isfinite(values[-1]):
         return "not finite"
     if float(tf.norm(r)) <= target:

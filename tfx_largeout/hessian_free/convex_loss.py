@@ -24,7 +24,7 @@ _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 
 
 class ConvexLoss:
-    """What Hessian-free training needs to know of a loss l(y, z), convex in the output z.
+    """The functions of a loss l(y, z), convex in the output z, for Hessian-free training.
 
     N elements: the batch dimensions of the output, flattened. A loss that is a sum, or not reduced,
     raises an error: samples of different sizes could not be compared.
@@ -38,7 +38,7 @@ class ConvexLoss:
         self.loss = loss
 
     def output(self, y_pred: tf.Tensor) -> tf.Tensor:
-        """Returns z `[..., K]`, in which the loss is convex, of what the model returned."""
+        """Returns z `[..., K]`, in which the loss is convex, from the model's output."""
         return y_pred
 
     def values(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
@@ -54,17 +54,17 @@ class ConvexLoss:
         raise NotImplementedError
 
     def ignored(self, y_true: tf.Tensor, y_pred: tf.Tensor, weights: tf.Tensor) -> tf.Tensor | None:
-        """Returns True for the elements, of these weights `[N]`, that the loss itself ignores."""
+        """Returns True for elements, with weights `[N]`, that the loss ignores."""
         return None
 
     def own_weights(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor | None:
-        """Returns the weights that the loss itself gives to the elements, `[N]`, or None."""
+        """Returns the loss's weights of the elements, `[N]`, or None."""
         return None
 
     def weights(
         self, y_true: tf.Tensor, y_pred: tf.Tensor, sample_weight: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what each element counts in the sum of losses, and in the divisor, `[N]`."""
+        """Returns the weight of each element in the sum of losses, and in the divisor, `[N]`."""
         mask = mask_of(y_pred)
         counts = example_weights(y_pred, None, mask)
         weights = example_weights(y_pred, sample_weight, None)
@@ -91,7 +91,7 @@ class _OfSoftmax(ConvexLoss):
 
 
 class _CrossEntropy(ConvexLoss):
-    """A cross-entropy: convex in the logits, which may lie behind an activation."""
+    """A cross-entropy: convex in the logits, which an activation may follow."""
 
     activation = ""
 
@@ -172,7 +172,7 @@ class _HeadSoftmax(_OfSoftmax):
         return self.loss.checked(labels, output.head.num_classes)
 
 
-_OF_KERAS: dict[type, tuple[Any, type[ConvexLoss]]] = {  # and the function that `get` returns
+_OF_KERAS: dict[type, tuple[Any, type[ConvexLoss]]] = {  # with the function that `get` returns
     losses.SparseCategoricalCrossentropy: (losses.sparse_categorical_crossentropy, _SparseSoftmax),
     losses.CategoricalCrossentropy: (losses.categorical_crossentropy, _Softmax),
     losses.BinaryCrossentropy: (losses.binary_crossentropy, _Sigmoid),
@@ -181,7 +181,7 @@ _OF_KERAS: dict[type, tuple[Any, type[ConvexLoss]]] = {  # and the function that
 
 
 def convex_loss(loss: Any) -> ConvexLoss:
-    """Returns the `ConvexLoss` of a loss as `compile` takes it: an object, a function or a name."""
+    """Returns the `ConvexLoss` of a loss for `compile`: an object, a function or a name."""
     found = losses.get(loss) if isinstance(loss, str) else loss
     if type(found) is SoftmaxCrossentropy and not (found.log_partition_penalty or found.has_margin):
         return _HeadSoftmax(found)
@@ -206,5 +206,5 @@ def _dense_output(y_pred: tf.Tensor) -> Any:
 
 
 def _wide(y_pred: tf.Tensor) -> tf.Tensor:
-    """Returns an output of half precision in float32, as Keras does before the loss."""
+    """Casts an output of half precision to float32, as Keras does before the loss."""
     return tf.cast(y_pred, tf.float32) if y_pred.dtype.size < 4 else y_pred

@@ -23,11 +23,11 @@ _DIFFERENT_IN_TRAINING = (
 
 
 class LossSums(NamedTuple):
-    """Sums over a batch; as floats, over all examples of a sample.
+    """Sums over a batch (tensors), or over all examples of a sample (floats).
 
     Attributes:
-        loss: `[]` float64, of the weighted losses.
-        weight: `[]` float64, by which to divide it.
+        loss: `[]` float64, the sum of weighted losses.
+        weight: `[]` float64, its divisor.
     """
 
     loss: tf.Tensor | float
@@ -38,9 +38,9 @@ class VectorSums(NamedTuple):
     """Sums over a batch.
 
     Attributes:
-        vector: `[n]`, of gradients or products.
-        loss: `[]` float64, of the weighted losses; 0 with products.
-        weight: `[]` float64, by which to divide both.
+        vector: `[n]`, the sum of gradients or products.
+        loss: `[]` float64, the sum of weighted losses; 0 for products.
+        weight: `[]` float64, the divisor of both.
     """
 
     vector: tf.Tensor
@@ -49,23 +49,23 @@ class VectorSums(NamedTuple):
 
 
 class Curvature:
-    """Sums of losses, gradients and Gauss-Newton products, each one traced once.
+    """Sums of losses, gradients and Gauss-Newton products, each traced once.
 
     With the output z(theta) of an example and the Hessian H of its loss in z, the Gauss-Newton
     matrix is G = sum J^T H J, J = dz/dtheta. A product G v is one forward-mode pass (J v), H by its
     formula, and one reverse pass: no matrix is built. G is positive semi-definite, since the loss
-    is convex in z. For cross-entropies z are the logits, also where the model ends in a softmax or
+    is convex in z. For cross-entropies z are the logits, even if the model ends in a softmax or
     sigmoid activation.
 
-    Where forward mode fails (recurrent layers inside `tf.function`), J v is the gradient of
-    u -> (J^T u)^T v instead, by two reverse passes; `mode` says which it is.
+    If forward mode fails (recurrent layers inside `tf.function`), J v is instead the gradient of u
+    -> (J^T u)^T v, by two reverse passes; see `mode`.
 
-    All passes are with `training=False`: dropout does nothing, and batch normalisation uses its
-    moving averages, which nothing updates (a warning says so). Sample weights and masks count as
-    in Keras. Batches may be of any size.
+    All passes use `training=False`: dropout does nothing, and batch normalisation uses its moving
+    averages without updating them (with a warning). Sample weights and masks are as in Keras.
+    Batches may be of any size.
 
-    Cost: a product takes about 1.7 times as long as a gradient (benchmarks/hessian_free.py), and
-    memory as a gradient; two to four times with recurrent layers.
+    Cost: a product takes about 1.7 times as long as a gradient (benchmarks/hessian_free.py), with
+    the memory of a gradient; two to four times with recurrent layers.
 
     Args:
         model: A compiled and built Keras model with one output.
@@ -99,7 +99,7 @@ class Curvature:
 
     @property
     def traces(self) -> int:
-        """How often TensorFlow has traced one of the functions."""
+        """The number of traces of one of the functions."""
         functions = [f for f in (self.loss, self.gradient, self._product) if f is not None]
         return sum(function.experimental_get_tracing_count() for function in functions)
 
@@ -121,7 +121,7 @@ class Curvature:
             function = self._product_by(self._forward_tangent)
             try:
                 function.get_concrete_function()
-            except Exception:  # whichever op has no forward mode says so in its own way
+            except Exception:  # ops without forward mode raise different errors
                 if self.mode == "forward":
                     raise
             else:
@@ -183,7 +183,7 @@ class Curvature:
         return tf.reshape(z, [-1, z.shape[-1]]), *self._loss.weights(y, y_pred, weights)
 
     def _call(self, x: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what the model returns, and z `[..., K]`."""
+        """Returns the model's output, and z `[..., K]`."""
         y_pred = self.model(x, training=False)
         if not tf.is_tensor(y_pred):
             raise ValueError(f"the model must have one output; got a {type(y_pred).__name__}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples: inputs, targets and weights that can be had by their numbers."""
+"""Examples: inputs, targets and weights, accessed by number."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from tfx_largeout.labels import soft_labels
 
 Batch = tuple[Any, tf.Tensor, tf.Tensor]
 
-_ROWS = 4096  # of a digest at a time
+_ROWS = 4096  # rows of a digest at a time
 
 
 class Examples:
     """N examples in memory.
 
     Args:
-        x: The inputs as the model takes them: an array, or a list, tuple or dict of arrays.
+        x: The inputs of the model: an array, or a list, tuple or dict of arrays.
         y: The targets, an array.
         sample_weight: `[N]` or of the shape of the batch dimensions of the output. Default None: 1.
 
     Raises:
-        TypeError: Something is no dense array.
-        ValueError: There are no examples, not as many of one thing as of another, or a weight is
-            below 0.
+        TypeError: An argument is not a dense array.
+        ValueError: There are no examples, lengths differ, or a weight is below 0.
     """
 
     def __init__(self, x: Any, y: Any, sample_weight: Any = None) -> None:
@@ -89,7 +88,7 @@ class Examples:
         )
 
     def digest(self) -> int:
-        """Returns a check sum of all values. Cost: a pass over them."""
+        """Returns a checksum of all values. Cost: a pass over them."""
         digest = zlib.crc32(self._rows.tobytes())
         for array in tf.nest.flatten(self._data):
             for start in range(0, len(self), _ROWS):
@@ -98,12 +97,12 @@ class Examples:
         return digest
 
     def take(self, numbers: np.ndarray) -> Batch:
-        """Returns the examples of these numbers as tensors."""
+        """Returns the examples with these numbers as tensors."""
         rows = self._rows[numbers]
         return tf.nest.map_structure(lambda array: tf.constant(array[rows]), self._data)
 
     def part(self, numbers: np.ndarray) -> Examples:
-        """Returns the examples of these numbers, without a copy."""
+        """Returns the examples with these numbers, without a copy."""
         part = copy.copy(self)
         part._rows = self._rows[numbers]
         return part
@@ -112,10 +111,10 @@ class Examples:
 def examples_of(
     data: tuple[Any, Any, Any], line_search_data: Any, share: float, seed: int
 ) -> tuple[Examples, Examples]:
-    """Returns the examples for gradients, and those for the line search.
+    """Returns the examples for gradients, and the examples for the line search.
 
-    These are `line_search_data`; where it is None, a random share of `data`, (x, y, sample_weight),
-    which is not for gradients then.
+    The latter are `line_search_data`; if it is None, a random share of `data`, (x, y,
+    sample_weight), which is then not used for gradients.
     """
     examples = Examples.of(*data)
     if line_search_data is None:

@@ -14,7 +14,7 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable
 class FlatParameters:
     """Reads and writes variables as one vector theta `[n]`, one variable after the other.
 
-    The vector is float64 if all variables are, of Keras or TensorFlow, else float32. Each read or
+    The vector is float64 if all variables (Keras or TensorFlow) are, else float32. Each read or
     write copies all weights.
     """
 
@@ -41,7 +41,7 @@ class FlatParameters:
             variable.assign(part)
 
     def split(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """Returns a vector `[n]` in parts, with the shapes and dtypes of the variables."""
+        """Splits a vector `[n]` into parts with the shapes and dtypes of the variables."""
         parts = tf.split(vector, self._sizes)
         return [
             tf.cast(tf.reshape(part, variable.shape), variable.dtype)
@@ -49,7 +49,7 @@ class FlatParameters:
         ]
 
     def join(self, tensors: Any) -> tf.Tensor:
-        """Returns one tensor a variable (None is 0) as a vector `[n]`."""
+        """Concatenates one tensor per variable (None is 0) to a vector `[n]`."""
         parts = [
             tf.zeros([size], self.dtype)
             if tensor is None
@@ -60,10 +60,10 @@ class FlatParameters:
 
 
 class WeightPenalty:
-    """P(theta), the sum of what the regularizers of the trainable weights add to the loss.
+    """P(theta), the sum of the regularizers' losses for the trainable weights.
 
-    It depends on no data: it is added once, to what workers have summed up. The curvature is its
-    own Hessian, by two reverse passes. Cost: a few passes over the weights.
+    It does not depend on data: it is added once, to the sums of workers. Its curvature is its
+    Hessian, by two reverse passes. Cost: a few passes over the weights.
     """
 
     def __init__(self, variables: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the held-out loss decides: which iterate, how far along it, and the damping after it."""
+"""Decisions by the held-out loss: the iterate, the step size, and the damping."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Loss = Callable[[tf.Tensor], float]
 _SUFFICIENT = 0.01
 _SHORTER = 0.8
 _MOST_TRIALS = 60
-_FACTOR = 1.5  # of the damping
+_FACTOR = 1.5  # change of the damping
 
 
 class SearchStatistics(NamedTuple):
-    """What a search tells.
+    """Statistics of a search.
 
     Attributes:
         loss: L at the chosen step; NaN counts as infinity.
-        evaluations: How often L was evaluated.
+        evaluations: The number of evaluations of L.
         accepted: Whether the condition of `armijo` was met; if not, the step size is 0.
     """
 
@@ -37,16 +37,16 @@ class SearchStatistics(NamedTuple):
 def backtrack(
     loss: Loss, iterates: Sequence[Iterate], previous: float
 ) -> tuple[Iterate, SearchStatistics]:
-    """Goes back from the last iterate to the one where the held-out loss has its minimum.
+    """Goes back from the last iterate to the one with the minimal held-out loss.
 
-    It stops at the first iterate that is no better than the one after it, once that one is no
-    worse than the present loss; else it goes back to the first.
+    It stops at the first iterate that is no better than its successor, if the successor is no worse
+    than the present loss; else it goes back to the first.
 
-    Cost: one evaluation an iterate that it looks at.
+    Cost: one evaluation per visited iterate.
 
     Args:
         loss: d `[n]` -> L(theta + d).
-        iterates: At least one, as `conjugate_gradient` gives them.
+        iterates: At least one iterate of `conjugate_gradient`.
         previous: L(theta).
 
     Returns:
@@ -77,20 +77,20 @@ def armijo(
     at_direction: float | None = None,
     longest: float = 1.0,
 ) -> tuple[float, SearchStatistics]:
-    """Shortens a step until the held-out loss falls in proportion to its length.
+    """Shortens a step until the held-out loss decreases in proportion to its length.
 
-    The first alpha out of longest, 0.8 longest, 0.8^2 longest, ... with
+    Returns the first alpha out of longest, 0.8 longest, 0.8^2 longest, ... with
 
         L(theta + alpha d) <= L(theta) + 0.01 alpha g^T d
 
-    Cost: one evaluation for each alpha tried, 60 at most.
+    Cost: one evaluation per alpha, at most 60.
 
     Args:
         loss: d `[n]` -> L(theta + d).
         direction: d `[n]`.
-        slope: g^T d; where it is not below 0 no step is accepted.
+        slope: g^T d; if it is not below 0, no step is accepted.
         previous: L(theta).
-        at_direction: L(theta + d), if it is known: it is not evaluated again.
+        at_direction: L(theta + d) if known, to save an evaluation.
         longest: The first alpha, above 0. Default 1.
 
     Returns:
@@ -112,7 +112,7 @@ def armijo(
 
 
 class Step(NamedTuple):
-    """A step d: its size (0: refused), rho and L(theta + d)."""
+    """A step d: its size (0: rejected), rho and L(theta + d)."""
 
     d: tf.Tensor | float = 0.0
     size: float = 0.0
@@ -136,13 +136,13 @@ def best_step(loss: Loss, run: CGStatistics, g: tf.Tensor, previous: float, long
 
 
 class LevenbergMarquardt:
-    """The damping lambda of B = G + lambda I, by how well the quadratic model has predicted.
+    """The damping lambda of B = G + lambda I, adapted to the error of the quadratic model.
 
     With rho = (L(theta + d) - L(theta)) / q(d), both at the same step d:
 
         rho < 1/4: lambda <- 3/2 lambda,  rho > 3/4: lambda <- 2/3 lambda
 
-    A step that is refused raises it as well.
+    A rejected step also raises it.
 
     Args:
         initial: lambda_0 above 0. Default 1.
@@ -162,13 +162,13 @@ class LevenbergMarquardt:
         self.initial = number_argument("initial", initial, above=0)
 
     def after_step(self, damping: float, rho: float) -> float:
-        """Returns the damping after a step that was taken."""
+        """Returns the damping after an accepted step."""
         if rho > 0.75:
             return damping / _FACTOR
         return damping if rho >= 0.25 else damping * _FACTOR
 
     def after_refusal(self, damping: float) -> float:
-        """Returns the damping after a step that was refused."""
+        """Returns the damping after a rejected step."""
         return damping * _FACTOR
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objective: mean loss, gradient and products out of the sums of workers, with a tally."""
+"""Objective: mean loss, gradient and products from the sums of workers, and counters."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _MICRO_BATCHES = 16
 
 
 class Gradient(NamedTuple):
-    """The gradient of the mean loss of a sample, penalty included.
+    """The gradient of the mean loss of a sample, including the penalty.
 
     Attributes:
         vector: g `[n]`.
-        loss: Mean loss of the sample, penalty included.
+        loss: Mean loss of the sample, including the penalty.
         size: Examples in the sample.
-        noise: The noise of the gradient without penalty; None if there is but one micro-batch.
+        noise: The noise of the gradient without penalty; None with only one micro-batch.
     """
 
     vector: tf.Tensor
@@ -51,7 +51,7 @@ class Objective:
     `training` holds the examples for gradients and products, `held_out` those of the line search.
 
     Attributes:
-        points: How many examples went through the model so far, an example once each time, for
+        points: The number of examples that went through the model so far (repeats count), for
             `"gradient"`, `"cg"` and `"line_search"`.
         seconds: Time since `start_clock`, under the same names.
     """
@@ -72,7 +72,7 @@ class Objective:
 
     @property
     def num_examples(self) -> int:
-        """How many examples gradients and products can be taken of."""
+        """The number of examples for gradients and products."""
         return self._training.num_examples
 
     def start_clock(self) -> None:
@@ -81,7 +81,7 @@ class Objective:
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Adds the time that passes inside to `seconds`."""
+        """Adds the time in this context to `seconds`."""
         start = time.perf_counter()
         yield
         self.seconds[name] += time.perf_counter() - start
@@ -91,15 +91,15 @@ class Objective:
         return self._parameters.read()
 
     def assign(self, theta: tf.Tensor) -> None:
-        """Sets the weights to theta `[n]`, here and with all workers."""
+        """Sets the weights to theta `[n]`, here and on all workers."""
         self._parameters.assign(theta)
         self._training.set_parameters(theta)
         self._held_out.set_parameters(theta)
 
     def loss_at(self, theta: tf.Tensor) -> float:
-        """Returns L(theta), the loss of the data of the line search, penalty included.
+        """Returns L(theta), the loss on the line search data, including the penalty.
 
-        The weights are then at theta, here and with the worker that holds that data.
+        Afterwards the weights are theta, here and on the worker that has these data.
         """
         self._parameters.assign(theta)
         self._held_out.set_parameters(theta)
@@ -108,7 +108,7 @@ class Objective:
         return _mean(total.loss, total.weight) + self._penalty.value()
 
     def gradient(self, numbers: np.ndarray, with_noise: bool) -> Gradient:
-        """Returns the gradient on the examples of these numbers (ascending)."""
+        """Returns the gradient on the examples with these numbers (ascending)."""
         self.points["gradient"] += len(numbers)
         micro_batch = max(1, len(numbers) // _MICRO_BATCHES) if with_noise else None
         total = self._training.gradient(numbers, micro_batch)
@@ -125,7 +125,7 @@ class Objective:
         self._training.hold(numbers)
 
     def product(self, vector: tf.Tensor) -> tf.Tensor:
-        """Returns G v `[n]`, penalty included, on the held sample."""
+        """Returns G v `[n]`, including the penalty, on the held sample."""
         self.points["cg"] += self._held
         mean = _mean_vector(self._training.product(vector))
         return self._penalty.add_product(mean, vector)
@@ -146,10 +146,10 @@ def make_objective(
     batch_size: int,
     sharded: bool,
 ) -> Objective:
-    """Returns the objective of a compiled model, which is built if it is not.
+    """Returns the objective of a compiled model; builds the model if needed.
 
-    `make_examples` returns the examples for gradients and those of the line search: all of them, or
-    the part of this process. What is wrong in one process is an error in all.
+    `make_examples` returns the examples for gradients and for the line search: all of them, or the
+    part of this process. An error in one process is raised in all.
     """
 
     def make() -> tuple[Curvature, tuple[Examples, Examples], list[Worker]]:
@@ -167,7 +167,7 @@ def make_objective(
         agree_on_problem(workers, model, *parts, sharded)
         return [OverWorkers(each, workers, parameters, batch_size, sharded) for each in own]
 
-    # One process needs no pass over the data, nor over each vector.
+    # A single process needs no pass over the data, nor over each vector.
     training, held_out = workers.pick(lambda: own, over_all)()
     return Objective(parameters, training, held_out, WeightPenalty(model.trainable_variables))
 
@@ -184,7 +184,7 @@ def _noise(total: VectorTotal, examples: int) -> GradientNoise | None:
     """The variance of an example's gradient, from the squares of micro-batches.
 
     With the sum G_k over micro-batch k of n_k examples, sum_k n_k |G_k / n_k - G / n|^2 / (K - 1)
-    has that expectation, whatever the sizes.
+    has this expectation for any sizes.
     """
     if total.micro_batches < 2 or not total.weight:
         return None

@@ -21,23 +21,23 @@ class OverWorkers(Worker):
     """The sums over the examples of all processes that `tlo.distribute.connect` has joined.
 
     Each process calls the same methods with the same arguments and computes the sums over a part of
-    the sample with a separate worker. One collective per call adds them up: all get the same
-    numbers, bit by bit, and so take the same steps.
+    the sample with its worker. One collective per call adds them up: all get the same numbers, bit
+    for bit, and so take the same steps.
 
-    A sample is dealt in runs of neighbouring examples whose sizes differ by one at most; where
-    micro-batches count, in whole ones, so that they are as in one process. A process that gets
-    none sends zeros. If computing fails in one process, the call fails in all of them.
+    A sample is split into runs of neighbouring examples whose sizes differ by at most one; if
+    micro-batches matter, into whole micro-batches, as in one process. A process without examples
+    sends zeros. If the computation fails in one process, the call fails in all of them.
 
-    Cost: of R processes, one receives in a call 2 (R - 1) / R (4 n + 96 R) bytes with n weights in
-    float32, twice as many in float64; n = 0 for a loss.
+    Cost: in each call, one of R processes receives 2 (R - 1) / R (4 n + 96 R) bytes with n weights
+    in float32, and twice as many in float64; n = 0 for a loss.
 
     Args:
-        worker: That of this process, of a model with `parameters` and of this `batch_size`.
+        worker: The worker of this process, for a model with `parameters` and for this `batch_size`.
         workers: The processes: `tlo.distribute.current()`.
         parameters, batch_size: See `worker`.
-        sharded: Whether `worker` has a part of the examples, and each other process another part,
-            counted one process after the other. Then each takes the examples of a sample that it
-            has. Default False: all have the same examples.
+        sharded: Whether each process has a different part of the examples, numbered one process
+            after the other. Then each computes on its own examples of a sample. Default False: all
+            have the same examples.
 
     Raises:
         RuntimeError: In a call: its arguments are not the same in all processes.
@@ -105,7 +105,7 @@ class OverWorkers(Worker):
         return self._sum("squares", self._parameters.size, places, compute, signs)
 
     def _places(self, numbers: np.ndarray, micro_batch: int | None = None) -> np.ndarray:
-        """Returns where in a sample the examples are that this process takes."""
+        """Returns the positions in a sample of the examples of this process."""
         size, rank = self._workers.size, self._workers.rank
         if self._starts is not None:
             first, end = self._starts[rank : rank + 2]
@@ -116,12 +116,12 @@ class OverWorkers(Worker):
         return places[places // min(micro_batch, self._batch_size) % size == rank]
 
     def _own(self, numbers: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Returns the numbers that some examples of a sample have in this process."""
+        """Returns the numbers in this process of some examples of a sample."""
         first = 0 if self._starts is None else self._starts[self._workers.rank]
         return numbers[places] - first
 
     def _hold(self, places: np.ndarray) -> None:
-        """Lets the worker hold these examples of the sample, unless it does."""
+        """Makes the worker hold these examples of the sample, unless it already does."""
         if self._held is None or not np.array_equal(places, self._held):
             self._worker.hold(self._own(self._sample, places))
             self._held = places
@@ -134,7 +134,7 @@ class OverWorkers(Worker):
         compute: Callable[[np.ndarray], VectorTotal],
         given: np.ndarray | tf.Tensor,
     ) -> VectorTotal:
-        """Returns the sum, of vectors of a size, over what processes compute of their places."""
+        """Returns the sum of the vectors that processes compute for their positions."""
         error: Exception | None = None
         total = VectorTotal(tf.zeros([size], self._parameters.dtype))
         try:
@@ -144,7 +144,8 @@ class OverWorkers(Worker):
             error = raised
         bits = 3 * _bits(given) + 5 * self._theta_bits + 7 * _bits(self._sample)
         said = pieces(np.array([error is not None, bits % _CHECK_SUM, *total[1:]], np.float64))
-        # In one collective: behind the vector is a place for each process, of zeros in all others.
+        # One collective: the vector is followed by a place per process, which is zero in all
+        # others.
         places_of_all = np.zeros([self._workers.size, len(said)])
         places_of_all[self._workers.rank] = said
         behind = tf.constant(places_of_all.ravel(), total.vector.dtype)
@@ -165,7 +166,7 @@ class OverWorkers(Worker):
 
 
 def _bits(array: np.ndarray | tf.Tensor) -> int:
-    """Returns the sum of the bits of numbers of 4 or 8 bytes, as integers."""
+    """Returns the sum of numbers of 4 or 8 bytes, read as integers."""
     words = np.ascontiguousarray(array).view(np.uint32)
     return int(words.sum(dtype=np.uint64))
 
@@ -178,12 +179,12 @@ def _raise(error: Exception | None) -> None:
 def pieces(values: np.ndarray) -> np.ndarray:
     """Returns values `[k]` float64 as four integers below 2^16 each, `[4 k]`.
 
-    Plus zero, in float32 and float64, each stays what it is; the bits of the
-    value themselves, as a float32, may not (NaN, -0.0, subnormal numbers).
+    These don't change when 0 is added, in float32 or float64; the bits of the value read as a
+    float32 might (NaN, -0.0, subnormal numbers).
     """
     return values.view(np.uint16).astype(np.float64)
 
 
 def floats(values: np.ndarray) -> np.ndarray:
-    """Returns the values `[k]` float64 of which these are the pieces `[4 k]`, bit by bit."""
+    """Returns the values `[k]` float64 of these pieces `[4 k]`, bit for bit."""
     return values.astype(np.uint16).view(np.float64)

@@ -18,30 +18,29 @@ _LEAST_COSINE = 1e-10
 class Preconditioner:
     """An approximate inverse M of B = G + lambda I, applied to residuals: z = M r.
 
-    Before each run of conjugate gradients the trainer calls `prepare`, after it `observe`. Alone, a
-    preconditioner is the `preconditioner` argument of `conjugate_gradient`.
+    The trainer calls `prepare` before each run of conjugate gradients, and `observe` after it. It
+    can also be the `preconditioner` argument of `conjugate_gradient`.
 
-    `num_pairs` says how many pairs (s, y) it wants to observe.
+    `num_pairs` is the number of pairs (s, y) that it observes.
     """
 
     num_pairs = 0
 
     def prepare(self, damping: float, squared_gradients: Callable[[], tf.Tensor]) -> None:
-        """Gets ready for a run.
+        """Prepares for a run.
 
         Args:
             damping: lambda of the run.
-            squared_gradients: Returns the sum over the curvature sample of the squared gradients of
-                the single examples, over the number of examples, `[n]`. It costs a gradient, so
-                call it only if it is needed.
+            squared_gradients: Returns the mean over the curvature sample of the squared gradients
+                of single examples, `[n]`. It costs a gradient, so call it only if needed.
         """
 
     def observe(self, pairs: CurvaturePairs, damping: float) -> None:
-        """Takes the pairs of a run that has ended.
+        """Takes the pairs of a finished run.
 
         Args:
             pairs: (s, y = (G + lambda I) s).
-            damping: lambda of that run.
+            damping: lambda of this run.
         """
 
     def __call__(self, residual: tf.Tensor) -> tf.Tensor:
@@ -49,11 +48,11 @@ class Preconditioner:
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
-        """Returns what must be saved, as arrays by name."""
+        """Returns the state to save, as arrays by name."""
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes back what `state` gave."""
+        """Restores the result of `state`."""
 
 
 class IdentityPreconditioner(Preconditioner):
@@ -66,20 +65,20 @@ class IdentityPreconditioner(Preconditioner):
 class DiagonalPreconditioner(Preconditioner):
     """M = (diag(f) + lambda I)^-xi, with f the mean of the squared gradients of the examples.
 
-    f is the diagonal of the empirical Fisher matrix, which is near the diagonal of G where the
-    model's probabilities are near the truth, and costs one gradient instead of n products.
+    f is the diagonal of the empirical Fisher matrix. It is close to the diagonal of G if the
+    model's probabilities are accurate, and costs one gradient instead of n products.
 
-    Cost: a gradient on the curvature sample before each run; one pass over `[n]` an application.
+    Cost: a gradient on the curvature sample before each run; one pass over `[n]` per application.
 
     Args:
-        exponent: xi in (0, 1]; below 1 it evens out extreme entries. Default 0.75.
+        exponent: xi in (0, 1]; values below 1 dampen extreme entries. Default 0.75.
 
     Raises:
         ValueError: `exponent` is out of range.
 
-    Deviations: Martens gets f for dense layers out of their inputs and deltas. Here, for any
-        model, f is estimated without bias from gradients of micro-batches whose examples have
-        random signs (exactly, where a micro-batch is one example).
+    Deviations: Martens computes f for dense layers from their inputs and deltas. Here, for any
+        model, f is an unbiased estimate from gradients of micro-batches whose examples have random
+        signs (exact if a micro-batch is one example).
 
     References:
         Martens 2010, Deep learning via Hessian-free optimization, section 4.7.
@@ -109,13 +108,13 @@ class LBFGSPreconditioner(Preconditioner):
 
         M = gamma I + [S, gamma Y] [[R^-T (D + gamma Y^T Y) R^-1, -R^-T], [-R^-1, 0]] [S, gamma Y]^T
 
-    Pairs come from the run before: within a run, each residual is orthogonal to all earlier steps,
-    so that pairs of the same run would add nothing. When the damping has changed since, B has
-    changed by (lambda - lambda_pairs) I, and so y_i has by (lambda - lambda_pairs) s_i. Pairs with
-    s^T y <= 1e-10 |s| |y| are left out. Before the first pairs M = I.
+    Pairs come from the previous run: within a run, each residual is orthogonal to all earlier
+    steps, so pairs of the same run would have no effect. If the damping has changed since, B has
+    changed by (lambda - lambda_pairs) I, so y_i is corrected by (lambda - lambda_pairs) s_i. Pairs
+    with s^T y <= 1e-10 |s| |y| are left out. Before the first pairs M = I.
 
-    Cost: 4 m n multiplications and additions an application (a Gauss-Newton product has about 10 n
-    an example); 2 m n numbers of memory, and as many again for the corrected copies.
+    Cost: 4 m n multiplications and additions per application (a Gauss-Newton product has about 10 n
+    per example); 2 m n numbers of memory, and as many for the corrected copies.
 
     Args:
         num_pairs: m >= 1. Default 32.
@@ -149,7 +148,7 @@ class LBFGSPreconditioner(Preconditioner):
         good = products > _LEAST_COSINE * length * tf.norm(differences, axis=1)
         if not tf.reduce_any(good):
             return
-        # The matrix stays the same if a pair is scaled; of one length they round alike.
+        # Scaling a pair does not change the matrix; with unit length, rounding is similar.
         scale = (1 / length[good])[:, tf.newaxis]
         self._matrix = _CompactInverse(steps[good] * scale, differences[good] * scale)
 

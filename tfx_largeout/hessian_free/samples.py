@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many examples an iteration looks at: samples that stay, grow, or follow the noise."""
+"""Sample sizes of an iteration: fixed, growing, or adapted to the noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfx_largeout.arguments import number_argument
 
 
 class GradientNoise(NamedTuple):
-    """What a gradient on a sample S tells about its own precision.
+    """The precision of a gradient on a sample S.
 
     Attributes:
         squared_norm: |g|^2 of the mean gradient g.
@@ -27,8 +27,8 @@ class GradientNoise(NamedTuple):
 class SampleSchedule:
     """The size |S_i| of the sample of iteration i.
 
-    `needs_variance` says whether the trainer should measure the variance of the gradient and
-    `observe` it: the gradient is then taken in at least 16 micro-batches.
+    `needs_variance`: whether the trainer should measure the variance of the gradient and call
+    `observe`; the gradient is then computed in at least 16 micro-batches.
     """
 
     needs_variance = False
@@ -43,14 +43,14 @@ class SampleSchedule:
         raise NotImplementedError
 
     def observe(self, noise: GradientNoise, population: int) -> None:
-        """Takes note of how precise the gradient of an iteration is."""
+        """Records the precision of the gradient of an iteration."""
 
     def state(self) -> dict[str, Any]:
-        """Returns what must be saved, as numbers by name."""
+        """Returns the state to save, as numbers by name."""
         return {}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Takes back what `state` gave."""
+        """Restores the result of `state`."""
 
 
 class FixedSample(SampleSchedule):
@@ -77,8 +77,8 @@ class GeometricSample(SampleSchedule):
     Args:
         initial: |S_0|: a number of examples (an integer) or a share of all of them (a float, at
             most 1.0).
-        growth: alpha >= 1. The paper has 1.2 for the gradient and 1.3 for conjugate gradients.
-        most: The cap, as `initial`. Default 1.0: all.
+        growth: alpha >= 1. The paper uses 1.2 for the gradient and 1.3 for conjugate gradients.
+        most: The cap, in the form of `initial`. Default 1.0: all.
 
     Raises:
         ValueError: An argument is out of range.
@@ -100,31 +100,32 @@ class GeometricSample(SampleSchedule):
 
 
 class VarianceSample(SampleSchedule):
-    """A sample that grows where the gradient is too noisy for its length.
+    """A sample that grows if the gradient is too noisy for its norm.
 
     A sample S out of N examples is large enough if, with the mean gradient g of S and V, the sum
     over all weights of the variance of the gradients of single examples,
 
         V / |S| (N - |S|) / (N - 1) <= theta^2 |g|^2
 
-    Where that fails, the next samples have the smallest size for which it would hold:
-    |S| = V N / (V + theta^2 |g|^2 (N - 1)). Sizes never shrink.
+    If this fails, the next samples have the smallest size for which it would hold: |S| = V N / (V +
+    theta^2 |g|^2 (N - 1)). Sizes never shrink.
 
-    Cost: the gradient comes in at least 16 micro-batches; V is made of their squared norms.
+    Cost: the gradient is computed in at least 16 micro-batches; V is computed from their squared
+        norms.
 
     Args:
         initial: |S_0|: a number of examples (an integer) or a share of all of them (a float, at
             most 1.0).
-        theta: Above 0; the smaller, the larger the samples. Default 0.25.
-        most: A cap, as `initial`. Default 1.0: all.
+        theta: Above 0; smaller values give larger samples. Default 0.25.
+        most: A cap, in the form of `initial`. Default 1.0: all.
 
     Raises:
         ValueError: An argument is out of range.
 
     Deviations: the paper leaves out (N - |S|) / (N - 1), with which a sample of all examples is
-        always large enough. A new size holds from the next iteration on. V comes from
-        micro-batches where the paper has utterances. A schedule for the curvature sample follows
-        the noise of the gradient too, with a separate theta.
+        always large enough. A new size holds from the next iteration on. V comes from micro-batches
+        instead of utterances. The schedule of the curvature sample also follows the noise of the
+        gradient, with a separate theta.
 
     References:
         Byrd, Chin, Nocedal, Wu 2012, Sample size selection in optimization methods for machine
@@ -157,7 +158,7 @@ class VarianceSample(SampleSchedule):
 
 
 def _checked(name: str, size: Any) -> int | float:
-    """Returns a size, a number of examples (an integer) or a share of all (a float up to 1)."""
+    """Checks a size: a number of examples (an integer) or a share of all (a float up to 1)."""
     is_integer = isinstance(size, numbers.Integral) and not isinstance(size, bool)
     is_count = is_integer and size >= 1
     is_share = isinstance(size, float) and 0 < size <= 1
@@ -170,6 +171,6 @@ def _checked(name: str, size: Any) -> int | float:
 
 
 def _examples_in(size: int | float, population: int) -> int:
-    """Returns the number of examples that a size means, 1 to N."""
+    """Returns the number of examples for a size, 1 to N."""
     count = size if isinstance(size, int) else math.ceil(size * population - 1e-9)
     return max(1, min(count, population))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TrainerState: all that one iteration hands to the next."""
+"""TrainerState: the state between two iterations."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from tfx_largeout.hessian_free.objective import Gradient
 from tfx_largeout.written_whole import written_whole
 
 _FORMAT = 1
-# What NumPy raises over a file that is not as it was written; TypeError: it holds one array.
+# Errors of NumPy for a damaged file; TypeError: it holds one array.
 _DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, TypeError, struct.error)
 _NUMBERS = ("damping", "iteration", "loss", "refusals", "data_points", "learning_rate")
 
 
 @dataclasses.dataclass
 class TrainerState:
-    """What must be kept to go on exactly as if nothing had happened in between.
+    """The state needed to continue exactly as an uninterrupted run.
 
     Attributes:
         damping: lambda of the next iteration.
         generator: Draws samples.
-        iteration: Iterations so far, refused ones included.
+        iteration: Iterations so far, including rejected ones.
         parameters: theta `[n]` after the last one; None before the first.
         loss: L(theta) there.
         start: d_0 `[n]` for conjugate gradients; None is 0.
-        gradient: That of the last iteration, if its step was refused and theta is the same.
-        refusals: How many steps with that gradient were refused.
+        gradient: The gradient of the last iteration, if its step was rejected and theta is
+            unchanged.
+        refusals: The number of rejected steps with this gradient.
         data_points: Examples that went through the model so far.
         learning_rate: The rate of the compiled optimizer when training began; None before.
     """
@@ -52,18 +53,18 @@ class TrainerState:
     learning_rate: float | None = None
 
     def is_at(self, theta: tf.Tensor) -> bool:
-        """Says whether theta `[n]` is where the last iteration ended."""
+        """Returns whether theta `[n]` equals the end of the last iteration."""
         return self.parameters is not None and bool(tf.reduce_all(self.parameters == theta))
 
     def save(self, path: str | Path, parts: dict[str, Any]) -> None:
-        """Writes what `to_arrays` returns to an `.npz` file, which appears whole or not at all."""
+        """Writes the result of `to_arrays` to an `.npz` file, which appears whole or not at all."""
         arrays: dict[str, Any] = self.to_arrays(parts)
         with written_whole(path) as unfinished, unfinished.open("wb") as file:
             np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path, parts: dict[str, Any]) -> TrainerState:
-        """Reads what `save` wrote. Errors: as `from_arrays`; they name the file."""
+        """Reads a file of `save`. Errors: as `from_arrays`, with the name of the file."""
         try:
             with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = dict(file)
@@ -78,7 +79,7 @@ class TrainerState:
             raise ValueError(f"{path}: {error}") from error
 
     def to_arrays(self, parts: dict[str, Any]) -> dict[str, np.ndarray]:
-        """Returns the state, and that of `parts` with a `state` method, as arrays."""
+        """Returns the state, and the state of `parts` with a `state` method, as arrays."""
         numbers = {name: getattr(self, name) for name in _NUMBERS} | {
             "format": _FORMAT,
             "generator": self.generator.bit_generator.state,
@@ -95,7 +96,7 @@ class TrainerState:
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray], parts: dict[str, Any]) -> TrainerState:
-        """Makes a state of what `to_arrays` returned; `parts` take back their own.
+        """Creates a state from the result of `to_arrays`, and restores `parts`.
 
         Raises:
             ValueError: It has another format, or was saved with parts of other classes.
@@ -121,7 +122,7 @@ class TrainerState:
             gradient=gradient,
             **{name: numbers[name] for name in _NUMBERS},
         )
-        for name, part in parts.items():  # last: nothing has changed where the rest is at fault
+        for name, part in parts.items():  # last, so that nothing has changed if the rest is invalid
             keys = [key for key in arrays if key.startswith(f"{name}/")]
             part.restore({key.removeprefix(f"{name}/"): arrays[key] for key in keys})
         return state

@@ -42,27 +42,28 @@ class Trainer:
 
     1. g, the gradient of the mean loss on a sample S_g.
     2. Conjugate gradients on (G + lambda I) d = -g from d_0, with the Gauss-Newton matrix G on
-       another sample S_c. They minimize q(d) = g^T d + d^T (G + lambda I) d / 2, and leave iterates
-       d_1, d_2, ... behind.
-    3. From the last iterate back to the one with the least loss L on the data of the line search;
-       then shorter steps alpha, until L(theta + alpha d_i) <= L(theta) + 0.01 alpha g^T d_i.
+       another sample S_c. They minimize q(d) = g^T d + d^T (G + lambda I) d / 2, and return
+       iterates d_1, d_2, ...
+    3. Line search: from the last iterate back to the one with the least loss L on the line search
+       data; then shorter steps alpha, until L(theta + alpha d_i) <= L(theta) + 0.01 alpha g^T d_i.
     4. theta <- theta + alpha d_i, d_0 <- 0.95 times the last iterate, and the damping follows
        rho = (L(theta + d_i) - L(theta)) / q(d_i): see `LevenbergMarquardt`.
 
-    Where no step lowers L, or something is not finite, theta stays, d_0 <- 0 and lambda rises. The
-    gradient is used again, unless a larger sample is due, or a sample that is not all examples has
-    failed twice: its gradient may not be one of descent at all.
+    If no step lowers L, or a number is not finite, theta does not change, d_0 <- 0 and lambda
+    rises. The gradient is used again, unless a larger sample is due, or a sample of only some
+    examples has failed twice: then its gradient may not be a descent direction.
 
-    Over workers (`tlo.distribute.connect`) each computes the sums over its part of each sample, and
-    all take the same steps. What differs between them is an error on all of them.
+    With several workers (`tlo.distribute.connect`) each computes the sums over its part of each
+    sample, and all take the same steps. If arguments, models or data differ between workers, all
+    raise an error.
 
-    It is not a `keras.optimizers.Optimizer`: a step chooses samples, products and losses, and
-    `update_step` gets one gradient of one batch.
+    It is not a `keras.optimizers.Optimizer`: `update_step` gets one gradient of one batch, but a
+    step here chooses samples, products and losses.
 
     Cost: an iteration takes |S_g| examples through a gradient, |S_c| examples through a product for
-    each iteration of conjugate gradients, and the data of the line search through the model some
-    10 to 30 times. Memory: about 30 vectors of the size of the weights, and 4 m more with an
-    L-BFGS preconditioner of m pairs.
+    each iteration of conjugate gradients, and the line search data through the model 10 to 30
+    times. Memory: about 30 vectors of the size of the weights, and 4 m more with an L-BFGS
+    preconditioner of m pairs.
 
     Args:
         preconditioner: Default None: `IdentityPreconditioner()`.
@@ -70,18 +71,18 @@ class Trainer:
         cg_sample: The sizes of S_c. Default None: `FixedSample(0.1)`, a tenth of them.
         damping: `LevenbergMarquardt`, or its lambda_0. Default 1.
         max_cg_iterations: At least 1. Default 250.
-        line_search_split: The share of the examples that is set aside for the line search, above 0
-            and below 1, unless `fit` gets `line_search_data`. Default 0.1.
+        line_search_split: The share of the examples for the line search, above 0 and below 1,
+            unless `fit` gets `line_search_data`. Default 0.1.
         batch_size: Examples that go through the model at a time. It bounds the memory, and has no
             effect on the results except for rounding. Default 1024.
         seed: The seed of the samples. Default 0.
-        make_worker: Makes the `Worker` of this process from a `Curvature`, `Examples` and the batch
-            size. Default `LocalWorker`.
+        make_worker: Creates the `Worker` of this process from a `Curvature`, `Examples` and the
+            batch size. Default `LocalWorker`.
 
     Raises:
         ValueError: An argument is out of range.
 
-    Deviations: in docs/extras/hessian_free.md.
+    Deviations: see docs/extras/hessian_free.md.
 
     References:
         Sainath, Horesh, Kingsbury, Aravkin, Ramabhadran 2013, Accelerating Hessian-Free
@@ -138,9 +139,9 @@ class Trainer:
         verbose: int | str = "auto",
         sharded: bool = False,
     ) -> keras.callbacks.History:
-        """Trains a compiled model; a further call goes on where this one ends.
+        """Trains a compiled model; another call continues where this one ends.
 
-        The logs of an epoch, beside `val_` and the names of what `compile` asks for:
+        The logs of an epoch, besides `val_` values and the metrics of `compile`:
 
         | name | what |
         |---|---|
@@ -155,38 +156,40 @@ class Trainer:
         | `gradient_points`, `cg_points`, `line_search_points` | the same in this epoch |
         | `gradient_seconds`, `cg_seconds`, `line_search_seconds` | time of this epoch |
 
-        `ReduceLROnPlateau`, `LearningRateScheduler` and their like set the learning rate of the
-        compiled optimizer, which takes no steps here. What they change it by, relative to its value
-        when training began, is the longest step size that is tried: 1 at first.
+        `ReduceLROnPlateau`, `LearningRateScheduler` and similar callbacks set the learning rate of
+        the compiled optimizer, which takes no steps here. The longest step size is this rate
+        divided by its value at the start of training: 1 at first.
 
         Args:
-            model: Compiled with one of the losses of `ConvexLoss`; `training` is False throughout.
-            x: Inputs as the model takes them, or a finite `tf.data.Dataset` of batches (x, y) or
-                (x, y, sample_weight), which is read into memory once.
+            model: A model compiled with one of the losses of `ConvexLoss`; called with
+                `training=False`.
+            x: Inputs of the model, or a finite `tf.data.Dataset` of batches (x, y) or (x, y,
+                sample_weight), which is read into memory once.
             y: Targets; None with a dataset.
             sample_weight: As for `keras.Model.fit`.
-            validation_data: As for `keras.Model.fit`; evaluated after each epoch. It has no part in
-                the training.
+            validation_data: As for `keras.Model.fit`; evaluated after each epoch. Training does not
+                use it.
             epochs: The number of the last epoch.
             callbacks: Keras callbacks.
             line_search_data: (x, y), (x, y, sample_weight) or a dataset for the line search.
-                Default None: a part of the examples that depends on `seed` alone; they take no part
-                in gradients and products.
+                Default None: a part of the examples that depends only on `seed`; gradients and
+                products don't use them.
             initial_epoch: The number of epochs before the first.
             verbose: As for `keras.Model.fit`.
-            sharded: Over workers, whether the examples, also for the line search, are this
-                worker's part. Default False: all workers have all of them.
+            sharded: With several workers, whether the examples, also for the line search, are only
+                this worker's part. Default False: all workers have all of them.
 
         Returns:
             The `History` of this call.
 
         Raises:
-            TypeError: Data is no dense array.
+            TypeError: Data is not a dense array.
             ValueError: The model or its loss does not fit; data is empty or does not fit together;
-                the loss of the line search is not finite to begin with; or the state belongs to a
-                model of another size. Weights (over workers, as on worker 0) and state are
-                unchanged.
-            RuntimeError: Over workers: the model has a head, or workers no longer do the same.
+                the initial loss of the line search is not finite; or the state belongs to a model
+                of another size. Weights (with several workers, the weights of worker 0) and state
+                are unchanged.
+            RuntimeError: With several workers: the model has a head, or workers no longer do the
+                same.
         """
         workers = current()
         epochs = together(workers, SITE, lambda: integer_argument("epochs", epochs, at_least=0))
@@ -232,7 +235,7 @@ class Trainer:
         if self._state is not state:  # Checkpoint has set one
             self._begin(workers, model, objective)
         logs: dict[str, float] = {}
-        # Where BackupAndRestore has found a backup, it says so in `_initial_epoch`.
+        # BackupAndRestore stores the epoch of its backup in `_initial_epoch`.
         for epoch in range(getattr(model, "_initial_epoch", None) or initial_epoch, epochs):
             callbacks.on_epoch_begin(epoch)
             callbacks.on_train_batch_begin(0)
@@ -247,11 +250,10 @@ class Trainer:
         return model.history
 
     def save_state(self, path: str | Path) -> None:
-        """Writes all that the next iteration needs, the model aside, to a file.
+        """Writes the state for the next iteration, without the model, to a file.
 
-        Training that goes on from the file, with the model's weights and the same data, takes
-        exactly the steps that it would have taken otherwise. Of several workers, which all call it,
-        worker 0 writes.
+        Training that continues from the file, with the model's weights and the same data, takes
+        exactly the same steps. With several workers, all call it, and worker 0 writes.
 
         Args:
             path: The path of an `.npz` file; it appears whole or not at all.
@@ -260,15 +262,15 @@ class Trainer:
         together(current(), SITE, save if current().rank == 0 else lambda: None)
 
     def load_state(self, path: str | Path) -> None:
-        """Takes back what `save_state` wrote; all workers call it.
+        """Restores a file of `save_state`; all workers call it.
 
         Args:
             path: The path of the file.
 
         Raises:
-            OSError: It can't be read.
-            ValueError: It is no such file, is damaged, or was written with another kind of
-                preconditioner or samples; the state is as it was.
+            OSError: The file can't be read.
+            ValueError: The file is damaged, is another kind of file, or was written with another
+                kind of preconditioner or samples. The state is unchanged.
         """
 
         def load() -> TrainerState:
@@ -277,11 +279,11 @@ class Trainer:
         self._state = together(current(), SITE, load)
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Returns what `save_state` writes, as arrays."""
+        """Returns the state that `save_state` writes, as arrays."""
         return self._state.to_arrays(self._parts())
 
     def set_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes back what `get_state` returned. Errors: as `load_state`."""
+        """Restores the result of `get_state`. Errors: as `load_state`."""
         self._state = TrainerState.from_arrays(arrays, self._parts())
 
     def _parts(self) -> dict[str, Any]:
@@ -300,13 +302,13 @@ class Trainer:
                 f"got {theta.shape[0]}"
             )
         loss = _finite(objective.loss_at(theta))
-        if loss != state.loss or not state.is_at(theta):  # or the data is not what it was
+        if loss != state.loss or not state.is_at(theta):  # or the data have changed
             state.parameters, state.loss, state.gradient = theta, loss, None
         if state.learning_rate is None:
             state.learning_rate = _learning_rate(model)
 
     def _evaluate(self, model: keras.Model, data: Any, callbacks: Any) -> dict[str, float]:
-        """Returns what Keras says of validation data, by names with `val_` in front."""
+        """Evaluates validation data by Keras; returns logs with the prefix `val_`."""
         if data is None:
             return {}
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
@@ -317,7 +319,7 @@ class Trainer:
         return {f"val_{name}": value for name, value in values.items()}
 
     def _iterate(self, objective: Objective, longest: float) -> dict[str, float]:
-        """Makes an iteration; returns its logs."""
+        """Runs an iteration; returns its logs."""
         state, theta = self._state, objective.read()
         points = objective.points.copy()
         objective.start_clock()
@@ -424,16 +426,16 @@ def _finite(loss: float) -> float:
 
 
 def _learning_rate(model: keras.Model) -> float | None:
-    """Returns the rate of the model's optimizer, which callbacks set; None where there is none."""
+    """Returns the rate of the model's optimizer, which callbacks set; None if there is none."""
     rate = getattr(model.optimizer, "learning_rate", None)
     return None if rate is None else float(keras.ops.convert_to_numpy(rate))
 
 
 def _with_nobody(*_: Any) -> None:
-    """One process agrees with itself: no weight is read or set for that."""
+    """For one process: always True, without reading or setting weights."""
 
 
 def _longest_step(model: keras.Model, first_rate: float | None) -> float:
-    """Returns the size of the longest step: the rate now, over the one when training began."""
+    """Returns the size of the longest step: the present rate divided by the initial rate."""
     rate = _learning_rate(model)
     return 1.0 if rate is None or not first_rate else rate / first_rate

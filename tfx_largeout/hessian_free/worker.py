@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers: sums of losses, gradients and products over examples, wherever these are."""
+"""Workers: sums of losses, gradients and products over their examples."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class VectorTotal(NamedTuple):
     """Sums over the examples of a sample; sums of several workers add up.
 
     Attributes:
-        vector: `[n]`, of gradients or products.
+        vector: `[n]`, the sum of gradients or products.
         loss: The sum of the weighted losses; 0 with products.
-        weight: By which to divide both for means.
-        squares: What the noise of the gradient is estimated from: the sum over micro-batches of
-            |gradient sum|^2 / examples; else 0.
+        weight: The divisor of both for means.
+        squares: For the noise of the gradient: the sum over micro-batches of |gradient sum|^2 /
+            examples; else 0.
         micro_batches: The number of micro-batches; 0 with products.
     """
 
@@ -35,38 +35,37 @@ class VectorTotal(NamedTuple):
 
 
 class Worker:
-    """Computes sums over examples that it holds; the algorithm adds them up and divides.
+    """Computes sums over the examples it holds; the algorithm adds them up and divides.
 
-    This is all that Hessian-free training asks of data and model: several workers, each with a
-    part of the examples, make one (`WorkerGroup`; over processes, `OverWorkers`). Numbers of
-    examples count from 0 in each worker.
+    This is the whole interface of Hessian-free training to data and model: several workers, each
+    with a part of the examples, form one (`WorkerGroup`; over processes, `OverWorkers`). Examples
+    are numbered from 0 in each worker.
     """
 
     @property
     def num_examples(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         raise NotImplementedError
 
     def set_parameters(self, parameters: tf.Tensor) -> None:
-        """Sets the weights of the model to theta `[n]`, for all that follows."""
+        """Sets the weights of the model to theta `[n]` for all later calls."""
         raise NotImplementedError
 
     def loss(self, numbers: np.ndarray) -> LossSums:
-        """Returns the sum of the losses of the examples of these numbers (ascending)."""
+        """Returns the sum of the losses of the examples with these numbers (ascending)."""
         raise NotImplementedError
 
     def gradient(self, numbers: np.ndarray, micro_batch: int | None = None) -> VectorTotal:
-        """Returns the sum of the gradients of the examples of these numbers (ascending).
+        """Returns the sum of the gradients of the examples with these numbers (ascending).
 
         Args:
             numbers: The numbers of the examples.
-            micro_batch: In how many at a time the squares are to be taken. Default None: as is
-                quickest.
+            micro_batch: The size of micro-batches for the squares. Default None: the fastest size.
         """
         raise NotImplementedError
 
     def hold(self, numbers: np.ndarray) -> None:
-        """Fixes the sample of the products that follow: the examples of these numbers."""
+        """Sets the sample of the next products: the examples with these numbers."""
         raise NotImplementedError
 
     def product(self, vector: tf.Tensor) -> VectorTotal:
@@ -79,8 +78,8 @@ class Worker:
         With random signs, the expectation is the sum of the squared gradients of the examples.
 
         Args:
-            signs: One an example of the held sample, 1 or -1, by which its gradient is multiplied.
-            micro_batch: How many gradients are summed before the sum is squared.
+            signs: A factor 1 or -1 for the gradient of each example of the held sample.
+            micro_batch: The number of gradients that are summed before squaring.
         """
         raise NotImplementedError
 
@@ -90,7 +89,7 @@ class LocalWorker(Worker):
 
     Args:
         curvature: The curvature of the model. Several workers may share one.
-        examples: What it holds.
+        examples: The examples it holds.
         batch_size: Examples that go through the model at a time, an integer of at least 1. It
             bounds the memory: with C classes, a product has a few tensors `[batch_size, C]`.
     """
@@ -152,10 +151,10 @@ class LocalWorker(Worker):
 
 
 class WorkerGroup(Worker):
-    """The examples of the first worker, then those of the second, and so on.
+    """Several workers as one: the examples of the first worker come first, and so on.
 
-    Cost: one sum of vectors `[n]` a worker and call. Workers are asked one after the other; those
-    that compute elsewhere may answer with what they have begun in `set_parameters` and `hold`.
+    Cost: one sum of vectors `[n]` per worker and call. Workers are called one after the other;
+    remote ones may have started their work in `set_parameters` and `hold`.
 
     Args:
         workers: At least one.
@@ -202,12 +201,12 @@ class WorkerGroup(Worker):
         return functools.reduce(_added, totals)
 
     def _own(self, numbers: np.ndarray) -> list[np.ndarray]:
-        """Returns the numbers of each worker's own examples, counted from 0."""
+        """Returns the numbers of examples in each worker, counted from 0."""
         parts = np.split(numbers, np.searchsorted(numbers, self._ends)[:-1])
         return [part - start for part, start in zip(parts, [0, *self._ends[:-1]], strict=True)]
 
     def _busy(self, parts: list[np.ndarray]) -> Iterator[tuple[Worker, np.ndarray]]:
-        """Yields the workers that have a part, with it."""
+        """Yields the workers with a non-empty part, and this part."""
         pairs = zip(self._workers, parts, strict=True)
         return ((worker, part) for worker, part in pairs if len(part))
 

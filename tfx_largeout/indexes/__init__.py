@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Indexes over the output weights: which classes are near a vector, without all logits.
+"""Indexes over the output weights: find the classes near a vector without all logits.
 
 `hash_family.py` says how to add a family of hash functions.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index over W: what a head builds before its first draw and keeps up to date.
+"""The index over W, which a head builds before its first draw and keeps up to date.
 
-Its weights follow from others, and can be made anew from them: `DerivedState`.
+Its weights are derived from other weights, and can be rebuilt from them: `DerivedState`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ HOST = "CPU:0"
 
 
 class DerivedState(keras.layers.Layer):
-    """A layer whose weights follow from other weights, such as the tables of an index from W.
+    """A layer whose weights are derived from other weights, as the tables of an index from W.
 
-    Where classes are spread over another number of workers than before, its weights are not dealt
-    out, but begin anew.
+    If the number of workers changes, its weights are not redistributed, but rebuilt.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -39,20 +38,21 @@ class DerivedState(keras.layers.Layer):
         self._first_values: dict[str, np.ndarray] = {}
 
     def start_anew(self) -> None:
-        """Gives all weights the values that they had when the layer was built."""
+        """Resets all weights to their initial values."""
         for name, value in self._first_values.items():
             getattr(self, name).assign(value)
 
     def add_derived(
         self, name: str, value: np.ndarray, shard: ClassShard | None = None, class_axis: int = 0
     ) -> Any:
-        """Adds a weight, which must become the attribute of that name.
+        """Adds a weight, which must become the attribute with this name.
 
         Args:
-            name: Of the weight.
-            value: Its first value, an array.
-            shard: The classes of this worker, if it is over them. Default None.
-            class_axis: The dimension in which it is. Default 0.
+            name: The name of the weight.
+            value: Its initial value, an array.
+            shard: The classes of this worker, if the weight has a dimension of classes. Default
+                None.
+            class_axis: The dimension of classes. Default 0.
         """
         weight = self.add_weight(
             name=name,
@@ -69,12 +69,12 @@ class DerivedState(keras.layers.Layer):
 
 
 def filled(shape: Sequence[int], dtype: Any, value: float = 0) -> np.ndarray:
-    """Returns an array of one value, which takes no memory."""
+    """Returns an array filled with one value, without using memory."""
     return np.broadcast_to(np.asarray(value, dtype), shape)
 
 
 class OverRows(DerivedState):
-    """What is built over the rows of a W of one shape. `build` sets `_shape`."""
+    """A layer built over the rows of a W of a fixed shape. `build` sets `_shape`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -110,9 +110,9 @@ class OverRows(DerivedState):
 
 
 class SearchIndex(OverRows):
-    """An index that finds the k best classes of a head with W and b, as `TopK` asks it.
+    """An index that finds the k best classes of a head with W and b, for `TopK`.
 
-    `Head.top_k` is the exact search. To add one, write `search`.
+    `Head.top_k` is the exact search. To add one, implement `search`.
     """
 
     def search(
@@ -125,35 +125,36 @@ class SearchIndex(OverRows):
         with_partition: bool = False,
         allowed: ClassFilter | None = None,
     ) -> TopScores:
-        """Returns the k best classes of each example, by falling score; -inf and -1 where missing.
+        """Returns the k best classes of each example, by falling score, padded with -inf and -1.
 
         Args:
             head: A `KernelHead`.
             hidden: `[N, D]`.
             k: The number of classes, 0 <= k <= C.
-            num_found: How many classes get their exact logits, where an index finds them first.
-            with_partition: Whether `log_partition` is asked for: over all classes, or those found.
+            num_found: The number of classes whose exact logits are computed, for an index that
+                finds classes first.
+            with_partition: Whether to compute `log_partition`: over all classes, or the found ones.
             allowed: Which classes each example may find. Default: all.
 
         Raises:
             ValueError: The index was built for a W of another shape; `num_found` is above C.
-            RuntimeError: The index was not built, or can't be asked over several workers.
+            RuntimeError: The index was not built, or does not work with several workers.
         """
         raise NotImplementedError
 
 
 class Index(OverRows):
-    """What follows W while it is trained, and is asked which classes a step should look at.
+    """A structure that follows W in training, and finds the classes that a step should use.
 
     A head calls `spread` and `build` when it is built, `build_once` before each draw, and `update`
     and `note` at the end of each step.
 
-    To add one, write `build`, which sets `_shape` and adds a weight `clock`, 0 until `rebuild` has
-    run; `rebuild`, `update` and `health`; and `check_shape` if not every W will do.
+    To add one, implement `build`, which sets `_shape` and adds a weight `clock`, 0 until `rebuild`
+    has run; `rebuild`, `update` and `health`; and `check_shape` if W is restricted.
 
     Attributes:
-        spreads_classes: Whether it works where W has the rows of a part of the classes.
-        follows_kernel: Whether it can be made anew from W.
+        spreads_classes: Whether it works if W has the rows of only some of the classes.
+        follows_kernel: Whether it can be rebuilt from W.
         clock: A weight, `[]`, above 0 once `rebuild` has run.
     """
 
@@ -166,27 +167,27 @@ class Index(OverRows):
         self._rows: Any = None  # the ClassRows, once it is built
 
     def spread(self, rows: ClassRows) -> None:
-        """Says, before it is built, which classes the rows of W will be."""
+        """Sets, before it is built, the classes of the rows of W."""
         self._rows = rows
 
     def check_shape(self, num_classes: int, width: int) -> None:
-        """Raises a ValueError if W `[C, D]` won't do."""
+        """Raises a ValueError if W `[C, D]` is not possible."""
 
     def weights_of(self, num_classes: int, width: int) -> list[Weight]:
-        """Returns what `build` makes for W `[C, D]`, scalars aside; nothing is made.
+        """Returns the weights that `build` would create for W `[C, D]`, without scalars.
 
-        Default: what an index that is built has, else nothing.
+        Default: the weights of a built index, else none.
         """
         return [Weight.of(each, "index") for each in self.variables]
 
     def workspace(self, num_classes: int) -> int:
-        """Returns the bytes that `rebuild`, or a round in which all rows are looked at, needs."""
+        """Returns the bytes that `rebuild`, or a round over all rows, needs."""
         return 0
 
     def build_once(self, kernel: Any, bias: Any = None) -> None:
-        """Calls `rebuild` if it has never been called. Arguments, errors: as there."""
+        """Calls `rebuild` if it was never called. Arguments, errors: as `rebuild`."""
         if asks_for_shapes():
-            return  # Keras only finds out shapes, and no variable can change.
+            return  # Keras only infers shapes, and variables can't change.
 
         def build() -> tf.Tensor:
             self.rebuild(kernel, bias)
@@ -195,16 +196,16 @@ class Index(OverRows):
         tf.cond(self.clock.value == 0, build, lambda: tf.constant(False))
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Makes all anew from W `[C, D]` and b `[C]`."""
+        """Rebuilds the index from W `[C, D]` and b `[C]`."""
         raise NotImplementedError
 
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
-        """Takes note of the rows `[n]` that a step changed; -1 is skipped."""
+        """Records the rows `[n]` that a step changed; -1 is skipped."""
         raise NotImplementedError
 
     def note(self, labels: Labels) -> None:
-        """Takes note of the labels of a step. By default it does nothing."""
+        """Records the labels of a step. The default does nothing."""
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
-        """Returns figures that say how well it serves, scalars."""
+        """Returns measures of its quality, scalars."""
         raise NotImplementedError

@@ -22,26 +22,26 @@ from tfx_largeout.ops.hashing.hash_tables import HashedRows
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 
 _NUM_TABLES = (5, 10, 20, 30, 50)
-_BUCKETS_A_CLASS = 4  # with more, most buckets are empty
-_ALL = float(np.finfo(np.float64).max)  # below the place, infinity, of what is not found
-_STANDARD_ERRORS = 2  # by which a target must be met
+_BUCKETS_A_CLASS = 4  # with more buckets per class, most are empty
+_ALL = float(np.finfo(np.float64).max)  # below infinity, the place of classes not found
+_STANDARD_ERRORS = 2  # safety margin of a target
 _NO_BUCKET = -1
-_ROWS = 2048  # of W, drawn to see how full buckets are
-_QUERIES = 64  # that are tried
-_QUERIES_AT_ONCE = 32  # whose candidates are in memory
+_ROWS = 2048  # rows of W drawn to estimate the size of buckets
+_QUERIES = 64  # queries in the first trials
+_QUERIES_AT_ONCE = 32  # queries whose candidates are in memory
 
 Statistics = dict[str, float]
 
 
 class Found(NamedTuple):
-    """When the best classes of queries come up, of which a sampler or `TopK` takes the first.
+    """The positions of the best classes among the found ones; samplers and `TopK` use the first.
 
     Attributes:
-        before: `[N, k, n]`, how many classes come up before the bucket of a class is read; infinite
-            where it is in none.
-        size: `[N, k, n]`, how many classes come up with that bucket, at least 1; the class may be
+        before: `[N, k, n]`, the number of classes found before the bucket of a class is read;
+            infinite if it is in none.
+        size: `[N, k, n]`, the number of classes found in this bucket, at least 1; the class may be
             any of them.
-        chances: `[N, k, n]`, how likely each of the buckets is; they add up to at most 1.
+        chances: `[N, k, n]`, the probability of each bucket; they sum to at most 1.
     """
 
     before: np.ndarray
@@ -55,19 +55,19 @@ class Found(NamedTuple):
 
     @property
     def most(self) -> int:
-        """A number of classes with which all are found that can be."""
+        """A number of candidates with which every reachable class is found."""
         all_places = (self.before + self.size)[np.isfinite(self.before)]
         return int(np.ceil(all_places.max(initial=1)))
 
 
 class _Target(NamedTuple):
-    """A recall that must be met, or a number of candidates; the other one is None."""
+    """A target recall, or a number of candidates; the other one is None."""
 
     recall: float | None
     num_found: int | None
 
     def num_found_for(self, found: Found, standard_errors: float) -> int | None:
-        """Returns how many candidates meet the target by standard errors; None: no number does."""
+        """Returns the number of candidates that meets the target, with standard errors; or None."""
         if self.recall is None:
             return self.num_found
         too_few, enough = 0, found.most
@@ -82,7 +82,7 @@ class _Target(NamedTuple):
         return enough
 
     def cost(self, found: Found) -> float:
-        """Returns what is to be small: the number of candidates, or minus the recall."""
+        """Returns the value to minimize: the number of candidates, or minus the recall."""
         num_found = self.num_found_for(found, 0)
         if num_found is None:
             return math.inf
@@ -101,23 +101,23 @@ def choose_hash_index(
     hashes_per_table: Sequence[int] | None = None,
     num_tables: Sequence[int] = _NUM_TABLES,
 ) -> tuple[HashIndex, Statistics]:
-    """Returns a hash index whose H and L are chosen: for a recall, or for a number of candidates.
+    """Returns a hash index with H and L chosen for a recall, or for a number of candidates.
 
     A query reads buckets, of longer rows first, until it has `num_found` classes, as with
-    `TopK(..., num_found=...)` and `LSHEmbedding(num_found, per_example=True)`. What counts is how
-    many of the k classes with the greatest logits o = W h + b are among them.
+    `TopK(..., num_found=...)` and `LSHEmbedding(num_found, per_example=True)`. The recall is the
+    share of the k classes with the greatest logits o = W h + b among them.
 
-    - `recall`: H and L with which the fewest candidates have it, and that number.
-    - `num_found`: H and L with which so many candidates have the highest recall.
+    - `recall`: H and L that reach it with the fewest candidates, and this number.
+    - `num_found`: H and L with the highest recall for this number of candidates.
 
-    The recall is a mean over the queries. A target must be met by two standard errors of it, so
-    that it is met by other queries of the same kind too; a few hundred are a good number.
+    The recall is a mean over the queries. The recall must exceed the target by two standard errors,
+    so that other queries of the same kind also meet it; use a few hundred queries.
 
     First all H and L are tried with the first 64 queries, on 2,048 rows of W and the best rows of
-    each query. Then indexes are built over all of W, the most promising first, until one of them
-    meets the target with all queries; with `num_found` the first does. The choice goes to the log
-    of `logging` at the level INFO. It is a function of the arguments and of `like.seed`; nothing is
-    changed, no state of a random generator either.
+    each query. Then indexes are built over all of W, the most promising first, until one meets the
+    target with all queries (with `num_found`: only the first). The choice is logged by `logging` at
+    the level INFO. It depends only on the arguments and on `like.seed`; nothing is changed, not
+    even the state of a random generator.
 
     ```python
     like = HashIndex(SimHash(), similarity="inner_product")
@@ -126,32 +126,32 @@ def choose_hash_index(
     best = TopK(head, 10, num_found=found["num_found"], index=index)
     ```
 
-    Cost: a pass over all classes for the best ones, O(N C D); O(2,048 (D + 64) H L) and more to try
-    each H with the greatest L; and for each index that is built O(L C H D) time and 4 C L bytes.
+    Cost: a pass over all classes for the best ones, O(N C D); at least O(2,048 (D + 64) H L) to try
+    each H with the greatest L; and per index built O(L C H D) time and 4 C L bytes.
 
     Args:
-        like: An index whose other arguments the new one has: family, similarity, seed, ... Its H
-            and L don't count. It may be built, or not, and stays as it is.
-        kernel: W `[C, D]` of a trained head, a variable or an array. With other weights
-            other H and L are right.
-        bias: b `[C]`, likewise, or None.
-        queries: h `[N, D]`, finite, at least two: hidden activations, as the trunk gives them.
+        like: An index with the other arguments of the new one: family, similarity, seed, ... Its H
+            and L are not used. It need not be built, and does not change.
+        kernel: W `[C, D]` of a trained head, a variable or an array. The best H and L depend on the
+            weights.
+        bias: b `[C]`, a variable or an array, or None.
+        queries: h `[N, D]`, finite, at least two: hidden activations of the model.
         recall: In (0, 1]. Give this or `num_found`.
-        num_found: How many candidates a query has at most, at most C.
-        k: How many of the best classes count. Default 10.
-        hashes_per_table: The values of H to try. Default None: all with which a table has at most
-            four buckets a class.
+        num_found: The largest number of candidates of a query, at most C.
+        k: The number of best classes. Default 10.
+        hashes_per_table: The values of H to try. Default None: all with at most four buckets per
+            class in a table.
         num_tables: The values of L to try. Default 5, 10, 20, 30, 50: memory and upkeep of the
             index grow with L.
 
     Returns:
         A new index that is not built, whose `get_config` has H and L; and statistics:
-        `hashes_per_table`, `num_tables`, `num_found`, and of an index like it over all of W
-        `recall` and its standard error, `recall_error`.
+        `hashes_per_table`, `num_tables`, `num_found`, and, measured over all of W, `recall` and its
+        standard error, `recall_error`.
 
     Raises:
-        TypeError: `like` is no `HashIndex`.
-        ValueError: An argument is out of range, or no H and L that are tried meet the target.
+        TypeError: `like` is not a `HashIndex`.
+        ValueError: An argument is out of range, or no H and L that were tried meet the target.
         RuntimeError: The classes are spread over several workers.
         tf.errors.InvalidArgumentError: W or h is not finite.
     """
@@ -189,10 +189,9 @@ def _most_promising(
     expected: dict[tuple[int, int], Found],
     tried: dict[tuple[int, int], Found],
 ) -> Iterator[tuple[int, int]]:
-    """Yields H and L that are expected to meet the target, the best first; of equals, small ones.
+    """Yields H and L that are expected to meet the target, the best first; ties: small ones first.
 
-    Those that are expected to find no more than some that were tried, and did not meet it, are left
-    out.
+    Leaves out H and L that are expected to find no more than a trial that failed.
     """
     costs = {pair: target.cost(found) for pair, found in expected.items()}
     for pair in sorted(costs, key=lambda pair: (costs[pair], pair[::-1])):
@@ -226,7 +225,7 @@ def _grid(
     tables = integers_argument("num_tables", num_tables, at_least=1)
     if hashes is not None:
         all_hashes = integers_argument("hashes_per_table", hashes, at_least=1)
-        _with(like, max(all_hashes), max(tables))  # refuses too many buckets
+        _with(like, max(all_hashes), max(tables))  # raises for too many buckets
         return all_hashes, tables
     most = min(MAX_BUCKETS, _BUCKETS_A_CLASS * num_classes) / like.num_ranges
     return list(range(1, max(int(math.log(most, like.family.num_values)), 1) + 1)), tables
@@ -260,7 +259,7 @@ def _with(like: HashIndex, hashes: int, num_tables: int) -> HashIndex:
 def _sure(
     found: Found, num_found: float = _ALL, standard_errors: float = _STANDARD_ERRORS
 ) -> float:
-    """Returns the mean recall less some standard errors."""
+    """Returns the mean recall minus some standard errors."""
     recall = found.recall(num_found)
     return float(recall.mean() - standard_errors * _error(recall))
 
@@ -295,24 +294,24 @@ def _refusal(recall: float | None, found: dict[tuple[int, int], Found]) -> str:
 class TableTrials:
     """Hash values of queries, of their best classes and of some rows of W, drawn once for all H, L.
 
-    In table t a query q reads of its bucket in the range r of lengths the share
+    In table t a query q reads this share of its bucket in the range r of lengths
 
         s = min(1, max_per_bucket / n_tr(q)),  n_tr(q) = C / M #{drawn rows in the bucket},
 
-    and finds a class there with probability s, if it did not before. Ranges come one after the
-    other, and in each of them the tables. So the expected number of classes before those of table t
-    in range r is C / M times the sum of 1 - prod (1 - s) over the drawn rows: those of the ranges
-    before, by all tables, and those of range r, by tables before t.
+    and finds a class there with probability s, unless it was found before. Ranges are read one
+    after the other, and in each of them the tables. So the expected number of classes found before
+    table t in range r is C / M times the sum of 1 - prod (1 - s) over the drawn rows: rows of
+    earlier ranges, with all tables, and rows of range r, with tables before t.
 
     Cost: O((M + N k) H D) for H functions.
 
     Args:
-        like: Whose family, similarity and seed count.
+        like: The index with the family, similarity and seed.
         kernel: W, a variable.
         bias: b, a variable or None.
-        queries: `[N, D]`, of which the first 64 count.
+        queries: `[N, D]`; the first 64 are used.
         best: `[N, k]` ids of the best classes of each query.
-        num_functions: How many; H and L may be tried with H L at most this.
+        num_functions: The number of functions; H L must be at most this.
     """
 
     def __init__(
@@ -330,7 +329,7 @@ class TableTrials:
         rows = HashedRows(kernel, biases, radii(radius, like.num_radii))
         ids = tf.concat([drawn, tf.reshape(best, [-1])], axis=0)
         vectors, ranges = rows.get(ids)
-        # The first functions of an index with more of them are those of one with fewer.
+        # An index with fewer functions has the first functions of one with more.
         rng = np.random.default_rng(like.seed)
         functions = like.family.functions(vectors.shape[1], num_functions, rng)
         values = _values(vectors, functions, num_functions)
@@ -343,7 +342,7 @@ class TableTrials:
         self._classes_a_row = num_classes / len(drawn)
 
     def found(self, hashes_per_table: int, all_num_tables: list[int]) -> dict[int, Found]:
-        """Returns what tables of H functions are expected to find, for several L.
+        """Returns the classes that tables of H functions are expected to find, for several L.
 
         Cost: O(N (M + k) L) comparisons for the greatest L.
         """
@@ -355,11 +354,11 @@ class TableTrials:
         in_range = np.eye(self._like.num_ranges, dtype=np.float32)[self._row_ranges]
         missed_rows = np.ones([len(queries), len(rows)], np.float32)
         missed_best = np.ones(self._best_ranges.shape, np.float32)
-        numbers = [np.zeros([len(queries), self._like.num_ranges])]  # by the tables so far
+        numbers = [np.zeros([len(queries), self._like.num_ranges])]  # for the tables so far
         chances = []
         for table in range(max(all_num_tables)):
             code = queries[:, table, np.newaxis]
-            code = np.where(code == _NO_BUCKET, _NO_BUCKET - 1, code)  # it meets no other
+            code = np.where(code == _NO_BUCKET, _NO_BUCKET - 1, code)  # matches no other
             query, row = np.nonzero(code == rows[np.newaxis, :, table])
             share = self._share_read(query, row)
             missed_rows[query, row] *= 1 - share[query, self._row_ranges[row]]
@@ -375,9 +374,9 @@ class TableTrials:
         }
 
     def _places(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `before` and `size` of the best classes in each table, `[N, k, L]`.
+        """Returns `before` and `size` for the best classes in each table, `[N, k, L]`.
 
-        `numbers` `[L + 1, N, ranges]`: how many classes of each range the first tables find.
+        `numbers` `[L + 1, N, ranges]`: the number of classes of each range in the first tables.
         """
         ranges_before = np.cumsum(numbers[-1], axis=-1) - numbers[-1]
         before = ranges_before + numbers[:-1]
@@ -387,7 +386,7 @@ class TableTrials:
         return np.moveaxis(before, 0, -1), np.moveaxis(size, 0, -1)
 
     def _share_read(self, query: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """Returns which share of its bucket in each range a query reads, `[N, ranges]`."""
+        """Returns the share of its bucket that a query reads in each range, `[N, ranges]`."""
         num_ranges = self._like.num_ranges
         shape = (len(self._queries), num_ranges)
         places = query * num_ranges + self._row_ranges[row]
@@ -396,7 +395,7 @@ class TableTrials:
 
 
 def found_by(index: HashIndex, queries: Any, best: np.ndarray) -> Found:
-    """Returns when the best classes `[N, k]` come up in the tables of an index; n is 1."""
+    """Returns the positions of the best classes `[N, k]` in the tables of an index; n is 1."""
     num_classes = index.tables.touched_at.shape[0]
     most = min(num_classes, index.num_tables * index.num_ranges * index.max_per_bucket)
     before = np.full(best.shape, np.inf)
@@ -412,12 +411,12 @@ def found_by(index: HashIndex, queries: Any, best: np.ndarray) -> Found:
 
 
 def _values(vectors: tf.Tensor, functions: HashFunctions, count: int) -> np.ndarray:
-    """Returns the values of single functions, `[n, count]`; -1 where there is none."""
+    """Returns the values of single functions, `[n, count]`; -1: none."""
     return hash_codes(vectors, functions, count, hashes_per_table=1).numpy()
 
 
 def _codes(values: np.ndarray, hashes: int, num_tables: int, base: int) -> np.ndarray:
-    """Returns codes of H values each, `[..., L]`; -1 where there is a value of -1."""
+    """Returns codes of H values each, `[..., L]`; -1 if a value is -1."""
     values = values[..., : hashes * num_tables].reshape(*values.shape[:-1], num_tables, hashes)
     codes = values @ (base ** np.arange(hashes)).astype(values.dtype)
     return np.where((values < 0).any(axis=-1), _NO_BUCKET, codes)

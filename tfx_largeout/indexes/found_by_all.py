@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several workers find in the buckets of tables, of which each has its own classes.
+"""Merges the classes that several workers find in the buckets of their tables.
 
-All have the same hash functions, and a bucket of one process is spread over theirs.
+Workers have the same hash functions; the classes of a bucket are spread over them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tfx_largeout.ops.hashing.bucket_candidates import BucketCandidates
 def first_of_each(
     rows: ClassRows, found: BucketCandidates, budget: int, num_turns: int
 ) -> tf.Tensor:
-    """Returns each example's first S classes in all: those of them that are here.
+    """Returns those of each example's first S classes that are on this worker.
 
-    They are those of one process, but in the turn in which there are more than S in all: of that,
-    each worker takes as great a part of what it has found.
+    They equal the classes found by one process, except in the turn in which the total exceeds S:
+    from it, each worker takes the same share of its found classes.
 
     Args:
-        rows: Which are here.
+        rows: The rows on this worker.
         found: `[N, S']` rows, by rising turn.
         budget: S.
-        num_turns: How many turns there are, T.
+        num_turns: The number of turns, T.
 
     Returns:
         `[N, S']` ids, and then -1. Cost: two collectives, of N T and of N numbers.
@@ -35,7 +35,7 @@ def first_of_each(
     every = tf.broadcast_to(turns, tf.stack([tf.shape(found.marks)[0], num_turns]))
     up_to = tf.searchsorted(found.marks, every, side="right")
     of_all = rows.workers.sum(up_to, f"{rows.site}/turns")
-    last = tf.math.count_nonzero(of_all <= budget, axis=1)  # the turn that does not fit
+    last = tf.math.count_nonzero(of_all <= budget, axis=1)  # the turn that exceeds the budget
     here, of_all = (tf.pad(counts, [[0, 0], [1, 0]]) for counts in (up_to, of_all))
     before, of_all = (tf.gather(counts, last, batch_dims=1) for counts in (here, of_all))
     more = tf.gather(here, tf.minimum(last + 1, num_turns), batch_dims=1) - before
@@ -47,17 +47,16 @@ def first_of_each(
 def most_voted(
     rows: ClassRows, found: BucketCandidates, budget: int, first_class: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the S classes with the most votes in all, by rising id, as one process does.
+    """Returns the S classes with the most votes, by rising id, as in one process.
 
     Args:
-        rows: Which are here.
-        found: Rows and their votes here, `[S']`.
+        rows: The rows on this worker.
+        found: Rows on this worker and their votes, `[S']`.
         budget: S.
-        first_class: As `BucketOrder`.
+        first_class: As in `BucketOrder`.
 
     Returns:
-        `[S]` ids, the same on all workers; -1 where there are no more. Cost: 2 R S numbers are
-        gathered.
+        `[S]` ids, the same on all workers, padded with -1. Cost: 2 R S numbers are gathered.
     """
     if rows.shard.is_whole:
         return found.ids
@@ -73,7 +72,7 @@ def most_voted(
 
 
 def _part(rows: ClassRows, here: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
-    """Returns how many of `here` this worker takes, `[N]`, so that all take `room`."""
+    """Returns how many of `here` this worker takes, `[N]`, so that the total is `room`."""
     every = tf.cast(rows.workers.gather(here, f"{rows.site}/last_turn"), tf.int64)
     ends = tf.pad(tf.cumsum(every), [[1, 0], [0, 0]])
     places = ends * tf.cast(room, tf.int64) // tf.maximum(ends[-1], 1)

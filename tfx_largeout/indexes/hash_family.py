@@ -15,24 +15,24 @@ from tfx_largeout.ops.hashing.hash_codes import HashFunctions
 
 
 class HashFamily:
-    """Functions that give near vectors the same value more often than distant ones.
+    """Functions that have the same value for near vectors more often than for distant ones.
 
-    Carries configuration. To add a family whose functions are winners or signs, write `functions`
-    and `num_values`; register it with Keras and write `get_config` to save it with a model.
+    Holds configuration. To add a family whose functions are winners or signs, implement `functions`
+    and `num_values`; to save it with a model, register it with Keras and implement `get_config`.
     """
 
     @property
     def num_values(self) -> int:
-        """How many values a function has."""
+        """The number of values of a function."""
         raise NotImplementedError
 
     def functions(self, width: int, count: int, rng: np.random.Generator) -> HashFunctions:
-        """Draws `count` functions, or a few more, of vectors `[D]`.
+        """Draws `count` functions, or a few more, for vectors `[D]`.
 
         Args:
             width: D.
-            count: How many are needed.
-            rng: To draw with.
+            count: The required number.
+            rng: The random generator.
 
         Raises:
             ValueError: D is too small for the family.
@@ -40,10 +40,10 @@ class HashFamily:
         raise NotImplementedError
 
     def collision_probability(self, cosine: tf.Tensor) -> tf.Tensor:
-        """Returns the probability p that a function gives two vectors the same value.
+        """Returns the probability p that a function has the same value for two vectors.
 
         Args:
-            cosine: The cosine of the angle between the two, in any shape.
+            cosine: The cosine of their angle, in any shape.
 
         Raises:
             NotImplementedError: The family has no such formula.
@@ -59,21 +59,22 @@ class HashFamily:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> HashFamily:
-        """Makes a family from what `get_config` returned."""
+        """Creates a family from the result of `get_config`."""
         return cls(**config)
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class WTAHash(HashFamily):
-    """The place of the greatest among the first coordinates of a random permutation.
+    """The position of the greatest among the first coordinates of a random permutation.
 
-    Only the order of the coordinates matters: vectors agree often if they are ranked alike. The
-    first of equal coordinates wins. Each function has a separate permutation.
+    Only the order of the coordinates matters: vectors often agree if their coordinates are ranked
+    alike. Ties go to the first coordinate. Each function has a separate permutation.
 
-    Cost: `window` comparisons a function and vector.
+    Cost: `window` comparisons per function and vector.
 
     Args:
-        window: How many coordinates are compared, k in the paper; at least 2, at most D. Default 8.
+        window: The number of coordinates that are compared, k in the paper; at least 2, at most D.
+            Default 8.
 
     Raises:
         ValueError: `window` is not an integer, or out of range.
@@ -105,15 +106,15 @@ class WTAHash(HashFamily):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class DWTAHash(WTAHash):
-    """Densified winner take all: the place of the greatest coordinate in each bin.
+    """Densified winner take all: the position of the greatest coordinate in each bin.
 
-    A random permutation of the coordinates is cut into floor(D / window) bins; each bin is a
-    function; there are as many permutations as it takes. A vector with many zeros, such as the
-    output of ReLUs, can have bins with nothing but zeros, whose winner would say nothing: such a
-    bin takes the value of the nearest bin in the circle of its permutation that has one, the later
-    of two. A bin that is not empty has the value that `WTAHash` would give it.
+    A random permutation of the coordinates is cut into floor(D / window) bins, with one function
+    per bin, for as many permutations as needed. A vector with many zeros, such as the output of
+    ReLUs, can have bins with only zeros, whose winner is meaningless: such a bin takes the value of
+    the nearest non-empty bin, in the circle of its permutation (ties: the later one). A non-empty
+    bin has the value of `WTAHash`.
 
-    Cost: `window` comparisons a function and vector; memory: floor(D / window) functions share D
+    Cost: `window` comparisons per function and vector; memory: floor(D / window) functions share D
     integers.
 
     Args, errors: as `WTAHash`.
@@ -141,7 +142,7 @@ class SimHash(HashFamily):
 
     Two vectors at the angle theta get the same value with probability p = 1 - theta / pi, exactly.
 
-    Cost: D multiplications a function and vector.
+    Cost: D multiplications per function and vector.
 
     References:
         Charikar 2002, Similarity estimation techniques from rounding algorithms.

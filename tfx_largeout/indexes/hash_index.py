@@ -32,7 +32,7 @@ _PLAIN_ARGUMENTS = (
     *("hashes_per_table", "num_tables", "first_period", "growth", "max_drift"),
     *("similarity", "length_ranges", "max_per_bucket", "seed"),
 )
-_MOST_RANGES = 32  # the last of which is of rows shorter than R / 280,000
+_MOST_RANGES = 32  # the last range has rows shorter than R / 280,000
 
 SEARCH_SEED = (0, 0)
 """With which tables are read in a search: the same classes are found each time."""
@@ -40,60 +40,59 @@ SEARCH_SEED = (0, 0)
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class HashIndex(Index, SearchIndex):
-    """L hash tables over the rows of W. In a table, near rows are likely to share a bucket.
+    """L hash tables over the rows of W. In each table, near rows are likely to share a bucket.
 
-    A row is in the bucket whose number is made of H hash values (`hashes_per_table`). A query with
-    a vector finds the classes whose rows share its bucket in one of the L tables: a class whose
-    rows collide with the query in one hash with probability p is found with probability
-    1 - (1 - p^H)^L.
+    The bucket of a row is given by H hash values (`hashes_per_table`). A query finds the classes
+    whose rows share its bucket in one of the L tables: a class whose row has the same value as the
+    query in one hash function with probability p is found with probability 1 - (1 - p^H)^L.
 
     **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
-    marks the changed ones, and brings a few tables up to date, so that all of them have had
-    their turn after a period of steps: at first `first_period`, and after each round `growth` times
-    as many; with `max_drift`, after a round in which a greater share of the classes had moved to
-    another bucket, so many times fewer. Only marked rows are hashed again. The work is part of the
-    step, on all threads: a run can be repeated, and goes on after a restart, bit by bit, which it
-    could not if tables were built beside it. After other changes of W, such as loading it from
-    elsewhere, call `rebuild`.
+    marks the changed ones, and updates a few tables, so that all tables are updated once per period
+    (a round): at first `first_period` steps, and `growth` times as many after each round. With
+    `max_drift`, the period shrinks by this factor after a round in which a greater share of the
+    classes moved to another bucket. Only marked rows are hashed again. The work is part of the
+    step, on all threads: so runs are reproducible and can be resumed, bit for bit, unlike with
+    tables built in the background. After other changes of W, such as loading it, call `rebuild`.
 
-    **Similarity.** With `"angle"`, as in the papers, neither the length of a row nor its bias
-    counts: where they differ much, the classes with the greatest logits are not found. With
-    `"inner_product"`, rows are hashed as (w, b, sqrt(R_r^2 - |w|^2 - b^2)) and queries as (h, 1,
-    0), whose angle depends on <h, w> + b alone. Rows are split into m ranges by their length: the
-    first holds rows longer than R / 1.5, R being the longest, the next rows longer than R / 1.5^2
-    and so on, the last the rest; R_r = R / 1.5^r. Each has separate buckets, and a query reads
-    buckets of longer rows first: one radius for all would press most rows to one point of the
-    sphere. R is the longest row after `rebuild`. At the start of each round a longer one is looked
-    for among every (C / 4,096)-th row and the changed rows; if it is longer by a quarter,
-    its length is the new R, and all rows are hashed again. R never shrinks but in a rebuild. This
-    needs `SimHash`, as winners know no lengths.
+    **Similarity.** With `"angle"`, as in the papers, the length of a row and its bias are ignored:
+    if they differ much, the classes with the greatest logits are not found. With `"inner_product"`,
+    rows are hashed as (w, b, sqrt(R_r^2 - |w|^2 - b^2)) and queries as (h, 1, 0), whose angle
+    depends only on <h, w> + b. Rows are split into m ranges by their length: with R the longest,
+    the first range has rows longer than R / 1.5, the next rows longer than R / 1.5^2 and so on, the
+    last the rest; R_r = R / 1.5^r. Each range has separate buckets, and a query reads buckets of
+    longer rows first: a single radius would move most rows close to one point of the sphere. R is
+    the longest row after `rebuild`. At the start of each round a longer row is searched among every
+    (C / 4,096)-th row and the changed rows; if it is longer by a quarter, its length is the new R,
+    and all rows are hashed again. R shrinks only in a rebuild. This needs `SimHash`, because
+    winners don't depend on lengths.
 
-    A query with zeros finds nothing, and by angle a row of zeros is in no bucket: there is no
-    winner, and no side of a plane. `health` tells how many classes can't be found.
+    A query of zeros finds nothing, and by angle a row of zeros is in no bucket: it has no winner,
+    and no side of a plane. `health` returns how many classes can't be found.
 
-    Cost: 4 (C + buckets) bytes per table and 4 C for all, which are weights and saved with the
+    Cost: 4 (C + buckets) bytes per table and 4 C in total, as weights that are saved with the
     model; a query O(H L) hashes and m L buckets; a round O(L (C + changed rows (D + H))).
 
     Args:
         family: The hash functions: `DWTAHash`, `WTAHash` or `SimHash`. Default `DWTAHash()`.
-        hashes_per_table: H; a table has v^H buckets, v being the number of values of a function,
-            for each range of lengths; at most 2^24. Default 6.
+        hashes_per_table: H; a table has v^H buckets per range of lengths, with v the number of
+            values of a function; at most 2^24. Default 6.
         num_tables: L. Default 50.
-        first_period: Steps of the first round, and of the shortest. Default 50.
+        first_period: Steps of the first round, and of the shortest round. Default 50.
         growth: The growth of the period from round to round, at least 1. Default 1.1.
-        max_drift: Share of the classes, mean over tables, that may move in a round for the period
-            to grow; if more do, it shrinks. Default None: it grows, as in the paper.
+        max_drift: The share of the classes, averaged over tables, that may move in a round for the
+            period to grow; if more move, it shrinks. Default None: it always grows, as in the
+            paper.
         similarity: `"angle"` or `"inner_product"`. Default `"angle"`.
         length_ranges: m, with inner products; at most 32. Default 4; 8 find more for candidates
             per example, as in `TopK`, but less for shared ones.
-        max_per_bucket: How many classes of a bucket a query reads at most: those from a random
-            place on. Default 256.
+        max_per_bucket: The largest number of classes of a bucket that a query reads, from a
+            random position on. Default 256.
         seed: The seed of the hash functions. Default 0.
         **kwargs: `name`, as for any Keras layer.
 
     Raises:
-        TypeError: `family` is none.
-        ValueError: An argument is out of range; later, W has another shape than at first.
+        TypeError: `family` is not a hash family.
+        ValueError: An argument is out of range; later, the shape of W differs from the first one.
 
     References:
         Daghaghi et al. 2021, sections 1.2 and 2.2; Vijayanarasimhan et al. 2014, section 3;
@@ -155,11 +154,11 @@ class HashIndex(Index, SearchIndex):
         return HashTables(self.entries, self.starts, self.touched_at, self.built_at)
 
     def check_shape(self, num_classes: int, width: int) -> None:
-        """Raises a ValueError if rows of W `[C, D]` are too short for the family."""
+        """Raises a ValueError if D of W `[C, D]` is too small for the family."""
         self.family.functions(self._hashed_width(width), 1, np.random.default_rng(0))
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Draws the hash functions for W `[C, D]`, and makes room for the empty tables."""
+        """Draws the hash functions for W `[C, D]`, and allocates empty tables."""
         num_classes, width = input_shape
         self._shape = (num_classes, width)
         self._rows = self._rows or ClassRows(ALONE, num_classes, self.name)
@@ -182,7 +181,7 @@ class HashIndex(Index, SearchIndex):
         self.built = True
 
     def weights_of(self, num_classes: int, width: int) -> list[Weight]:
-        """As `Index`; hash functions, which are few numbers, are left out."""
+        """As `Index`; without the hash functions, which are small."""
         sizes = num_classes, self.num_buckets + 1
         shapes = [(num_classes,), *((self.num_tables, size) for size in sizes)]
         return [Weight(shape, "uint32", "index") for shape in shapes]
@@ -195,7 +194,7 @@ class HashIndex(Index, SearchIndex):
         """Builds all tables from W and b.
 
         Raises:
-            tf.errors.InvalidArgumentError: W is not finite. The tables are as before then.
+            tf.errors.InvalidArgumentError: W is not finite. The tables are unchanged then.
         """
         kernel = self.kernel_of(kernel, build=True)
         every = tf.range(kernel.shape[0], dtype=tf.int64)
@@ -207,11 +206,11 @@ class HashIndex(Index, SearchIndex):
         self._update(kernel, bias, every, which, radius)
 
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
-        """Marks rows that a step changed, and brings those tables up to date whose turn it is.
+        """Marks rows that a step changed, and updates the tables that are due.
 
         Raises:
             tf.errors.InvalidArgumentError: A changed row is not finite, or the tables are corrupt.
-                The tables are as before then.
+                The tables are unchanged then.
         """
         kernel = self.kernel_of(kernel)
         turn = Turn.of(self.schedule.value, self.num_tables)
@@ -229,7 +228,7 @@ class HashIndex(Index, SearchIndex):
         self.schedule.assign(turn.after(self._rows, moved, self.growth, self.first_period, most))
 
     def codes(self, vectors: tf.Tensor, implementation: str = "auto") -> tf.Tensor:
-        """Returns the buckets of queries `[n, D]` in each table, `[n, L]`; -1 where there is none.
+        """Returns the buckets of queries `[n, D]` in each table, `[n, L]`; -1: none.
 
         Raises:
             tf.errors.InvalidArgumentError: A vector is not finite.
@@ -248,7 +247,7 @@ class HashIndex(Index, SearchIndex):
         vectors = tf.cast(vectors, tf.float32)
         if self.similarity == "angle":
             return vectors
-        # (h, 1, 0), but zeros stay zeros.
+        # (h, 1, 0), but zeros remain zeros.
         one = tf.cast(tf.reduce_any(vectors != 0, axis=1, keepdims=True), tf.float32)
         return tf.concat([vectors, one, tf.zeros_like(one)], axis=1)
 
@@ -257,15 +256,16 @@ class HashIndex(Index, SearchIndex):
     ) -> tf.Tensor:
         """Returns classes that share buckets with queries: see `bucket_candidates`.
 
-        Over several workers: classes of all, or with `per_example` classes whose rows are here.
+        With several workers: classes of all, or with `per_example` classes whose rows are on this
+        worker.
 
         Args:
-            queries: `[N, D]`, or `[N, Q, D]`, Q for each example; zeros find nothing. The same on
-                all workers.
-            budget: S, how many classes are returned.
+            queries: `[N, D]`, or `[N, Q, D]` with Q queries per example; zeros find nothing. The
+                same on all workers.
+            budget: S, the number of classes to return.
             seed: `[2]` int32 or int64.
-            per_example: Whether each example gets separate candidates, `[N, S]`, or all the
-                same, `[S]`.
+            per_example: Whether each example gets separate candidates, `[N, S]`, or all share them,
+                `[S]`.
         """
         self.require_built()
         if len(queries.shape) == 2:
@@ -302,7 +302,7 @@ class HashIndex(Index, SearchIndex):
     ) -> TopScores:
         """As `SearchIndex`: the best of the first `num_found` classes in the buckets of h.
 
-        Default of `num_found`: 1,000 or 10 k, the greater, or C.
+        Default of `num_found`: min(max(1,000, 10 k), C).
         """
         self.check_built_for(head.kernel)
         most = self.most_found(k, num_found)
@@ -313,7 +313,7 @@ class HashIndex(Index, SearchIndex):
                 f"{head.workers.size} workers; got another one"
             )
         else:
-            self.build_once(head.kernel, head.bias)  # it has perhaps not drawn candidates yet
+            self.build_once(head.kernel, head.bias)  # it may not have drawn candidates yet
 
         def find(hidden: tf.Tensor) -> tf.Tensor:
             return self.candidates(hidden, most, tf.constant(SEARCH_SEED), per_example=True)
@@ -321,7 +321,7 @@ class HashIndex(Index, SearchIndex):
         return head.best_found(hidden, find, k, allowed)
 
     def most_found(self, k: int, num_found: int | None) -> int:
-        """Returns how many classes a search for k of them finds at most.
+        """Returns the largest number of classes that a search for the k best finds.
 
         Raises:
             ValueError: `num_found` is above C, or below k.
@@ -338,18 +338,19 @@ class HashIndex(Index, SearchIndex):
         return num_found
 
     def hashed_rows(self, kernel: Any, bias: Any = None) -> HashedRows:
-        """Returns what gives the vectors that are hashed for classes."""
+        """Returns the function from classes to the vectors that are hashed."""
         biases = [] if bias is None else [bare_variable(bias)]
         return HashedRows(bare_variable(kernel), biases, radii(self.radius.value, self.num_radii))
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
-        """Returns figures that say how well the tables serve, scalars in [0, 1].
+        """Returns measures of the tables' quality, scalars in [0, 1].
 
-        - `occupied`: share of the buckets that hold a class; little if H is too large for C;
-        - `largest_bucket`: share of the classes that are in the fullest bucket; much if rows are
-          alike. With several ranges of lengths the last one, of short rows, doesn't count;
-        - `unreachable`: share of the classes that are missing in the fullest table: rows of zeros;
-        - `stale`: share of 64 classes per table whose rows are in another bucket by now; much if
+        - `occupied`: share of the buckets with a class; small if H is too large for C;
+        - `largest_bucket`: share of the classes in the fullest bucket; large if rows are similar.
+          The last of several ranges of lengths, with short rows, is not counted;
+        - `unreachable`: share of the classes that are missing even in the fullest table: rows of
+        zeros;
+        - `stale`: share of 64 classes per table whose rows now belong to another bucket; large if
           the period is too long.
 
         Cost: O(L (buckets + 64 D H L)). Arguments: as `rebuild`.
@@ -363,7 +364,7 @@ class HashIndex(Index, SearchIndex):
         return table_sizes(self.tables, longer) | {"stale": stale}
 
     def load_own_variables(self, store: Any) -> None:
-        """As Keras. Tables over other rows than there are now start anew."""
+        """As Keras. Tables over other rows than the present ones are reset."""
         if self._rows is None or self._rows.shard.is_whole:
             super().load_own_variables(store)
         else:
@@ -386,7 +387,7 @@ class HashIndex(Index, SearchIndex):
 
     @property
     def num_ranges(self) -> int:
-        """Into how many ranges the buckets of a table are divided."""
+        """The number of ranges into which the buckets of a table are divided."""
         return max(self.num_radii, 1)
 
     @property
@@ -402,7 +403,7 @@ class HashIndex(Index, SearchIndex):
     def _update(
         self, kernel: tf.Variable, bias: Any, touched: tf.Tensor, which: Any, radius: tf.Tensor
     ) -> tf.Tensor:
-        """Marks rows, and updates tables of a range; returns how many classes have moved."""
+        """Marks rows, and updates a range of tables; returns how many classes moved."""
         at_end = self.clock.value == tf.int32.max
         tf.cond(at_end, lambda: renumber(self.tables, self.clock), lambda: tf.constant(False))
         now = self.clock.value + 1
@@ -417,7 +418,7 @@ class HashIndex(Index, SearchIndex):
             which,
             radii(radius, self.num_radii),
         )
-        with tf.control_dependencies([moved]):  # it refuses what is not finite
+        with tf.control_dependencies([moved]):  # raises for values that are not finite
             self.clock.assign(now)
             self.radius.assign(radius)
         return moved

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InvertedFile: lists of rows of W around centers; a query looks into a few of them."""
+"""InvertedFile: lists of rows of W around centers; a query reads a few of them."""
 
 from __future__ import annotations
 
@@ -33,42 +33,42 @@ _BLOCKS_AT_A_TIME = 2**10
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class InvertedFile(QuantizedRows):
-    """Rows of W in lists around centers: a fast approximate search of the best classes.
+    """Rows of W in lists around centers: a fast approximate search for the best classes.
 
-    Classes lie in `num_lists` lists around centers of k-means, by the distance of
+    Classes are in `num_lists` lists around centers of k-means, by the distance between
 
         (w_c, b_c, sqrt(max(R^2 - |w_c|^2 - b_c^2, 0))),
 
-    with R the 0.99 quantile of the lengths of (w, b): where all rows have the same length, the
-    largest logit is the smallest distance. A query looks into the `num_probed` lists with the
-    largest <c, (h, 1)> - |(h, 1)| min(|c|, R)^2 / (2 R), those nearest to (h, 1) stretched to the
-    length R, and gets the k best classes of these by their logits w_c . h + b_c. A class of
-    another list is missed: measure the recall against the exact layer. Within the lists, rows are
-    kept and ruled out as `RowBounds` does it.
+    with R the 0.99 quantile of the lengths of (w, b): if all rows have the same length, the largest
+    logit has the smallest distance. A query reads the `num_probed` lists with the largest <c, (h,
+    1)> - |(h, 1)| min(|c|, R)^2 / (2 R), which are nearest to (h, 1) scaled to the length R, and
+    returns their k best classes by the logits w_c . h + b_c. Classes of other lists are missed:
+    measure the recall against the exact layer. Within the lists, rows are stored and ruled out as
+    in `RowBounds`.
 
-    **It does not follow W**: call `rebuild` after training, and after each other change of W. Where
-    a logit is out of its bounds, all of W is read after all. Biases are read as they are, but the
-    lists depend on the biases at `rebuild`.
+    **It does not follow W**: call `rebuild` after training, and after any other change of W. If a
+    logit is out of its bounds, all of W is read. The present biases are used, but the lists depend
+    on the biases at `rebuild`.
 
-    The exact pass over all of W runs instead where an h is not finite, or longer than 2^50, or a
-    center is not a number; without the custom ops, on a GPU, for W of float16 or float64; and where
-    classes are spread over several workers.
+    The exact pass over all of W runs instead if an h is not finite, or longer than 2^50, or a
+    center is NaN; without the custom ops, on a GPU, for W of float16 or float64; and if classes are
+    spread over several workers.
 
-    Cost: about D + 12 bytes per class and 20 D + 200 per list, which are weights on the processor
-    and saved with the model; a query O((num_lists + C num_probed / num_lists) D), each on one
-    thread. `rebuild`, which is not for graphs: k-means over a sample of 64 `num_lists` rows, and
-    O(C num_lists D); memory for three more W.
+    Cost: about D + 12 bytes per class and 20 D + 200 per list, as weights on the processor that are
+    saved with the model; a query O((num_lists + C num_probed / num_lists) D), each on one thread.
+    `rebuild` (only eagerly): k-means over a sample of 64 `num_lists` rows, and O(C num_lists D);
+    memory for three more W.
 
     Args:
         num_lists: 1 to C; default sqrt(C), rounded.
-        num_probed: How many lists a query looks into, 1 to `num_lists`; default a sixteenth,
+        num_probed: The number of lists that a query reads, 1 to `num_lists`; default a sixteenth,
             rounded up.
-        seed: Of k-means; the same one gives the same lists.
+        seed: The seed of k-means; the same seed gives the same lists.
         **kwargs: `name`, as for any Keras layer.
 
     Raises:
-        RuntimeError: It is asked before `build` or `rebuild` has run.
-        ValueError: An argument is out of range, or W has another shape than at first.
+        RuntimeError: It is used before `build` or `rebuild` has run.
+        ValueError: An argument is out of range, or the shape of W differs from the first one.
 
     References:
         Jégou, Douze, Schmid 2011, Product quantization for nearest neighbor search, section IV
@@ -93,7 +93,7 @@ class InvertedFile(QuantizedRows):
         self.seed = integer_argument("seed", seed, at_least=0)
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Makes room for W `[C, D]`. All classes are looked at before `rebuild` has run."""
+        """Allocates memory for W `[C, D]`. All classes are read before `rebuild` has run."""
         num_classes, width = input_shape
         lists, _ = self._numbers(num_classes)
         # Each list fills whole blocks.
@@ -113,11 +113,11 @@ class InvertedFile(QuantizedRows):
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Makes all lists anew from W `[C, D]` and b `[C]`.
+        """Rebuilds all lists from W `[C, D]` and b `[C]`.
 
         Raises:
-            ValueError: W or b is not finite, or W has another shape than at first. The lists are
-                as before then.
+            ValueError: W or b is not finite, or the shape of W differs from the first one. The
+                lists are unchanged then.
             RuntimeError: It is called in a graph.
         """
         if not tf.executing_eagerly():
@@ -155,7 +155,7 @@ class InvertedFile(QuantizedRows):
         return {**super().get_config(), **arguments}
 
     def _numbers(self, num_classes: int) -> tuple[int, int]:
-        """Returns the number of lists, and how many of them are looked into."""
+        """Returns the number of lists, and how many of them are read."""
         lists = self.num_lists or default_num_lists(num_classes)
         if lists > num_classes:
             raise ValueError(f"num_lists must be at most C={num_classes}; got {lists}")
@@ -177,7 +177,7 @@ class InvertedFile(QuantizedRows):
             of_block = tf.constant(rows[ids] * (ids >= 0)[:, np.newaxis])
             for table, values in zip(tables, quantized(of_block), strict=True):
                 table[place] = values
-        # All classes are looked at until everything is there.
+        # All classes are read until everything is stored.
         self.ends.assign(np.full(ends.shape, -1))
         for weight, table in zip(self.rows, tables, strict=True):
             weight.assign(table)
@@ -194,7 +194,7 @@ def _check_num_probed(num_probed: int, num_lists: int) -> None:
 
 
 def _in_blocks(values: np.ndarray) -> np.ndarray:
-    """Returns values `[L, ...]` as `[ceil(L / 16), 16, ...]`, with zeros behind the last."""
+    """Reshapes values `[L, ...]` to `[ceil(L / 16), 16, ...]`, padded with zeros."""
     blocks = -(-len(values) // CLASSES_OF_BLOCK)
     whole = np.zeros((blocks * CLASSES_OF_BLOCK, *values.shape[1:]), np.float32)
     whole[: len(values)] = values

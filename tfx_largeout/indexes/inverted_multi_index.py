@@ -37,9 +37,9 @@ _PLAIN_ARGUMENTS = (
     *("first_period", "growth", "codebook_rounds", "seed"),
 )
 _MOST_WORDS = 4096  # Q^2 pairs take 4 and 8 bytes each
-_ROWS_OF_A_WORD = 256  # how many rows, over Q, k-means looks at
-_ITERATIONS = 10  # of k-means that begins anew
-_BLOCK_ROWS = 2**12  # how many rows are coded at a time
+_ROWS_OF_A_WORD = 256  # rows per word for k-means
+_ITERATIONS = 10  # of k-means in a rebuild
+_BLOCK_ROWS = 2**12  # rows coded at a time
 _ROWS_OF_HEALTH = 4096
 
 
@@ -49,52 +49,53 @@ class InvertedMultiIndex(Index):
 
     - `"pq"`, product quantization: words of the first codebook are first halves of rows, words
       of the second are second halves: w_c is about (c1, c2).
-    - `"rq"`, residual quantization: w_c is about c1 + c2, c2 being the word that is nearest to what
-      c1 leaves.
+    - `"rq"`, residual quantization: w_c is about c1 + c2, where c2 is the word nearest to w_c - c1.
 
     With the scores s1 = h . c1 and s2 = h . c2 (with `"pq"`, of the halves of h) the softmax over
     coded rows is
 
         q(c|h) = v_c exp(s1[k1] + s2[k2]) / sum_{k1,k2} N[k1,k2] exp(s1[k1] + s2[k2])
 
-    (k1, k2) being the pair of c, v_c its weight, and N the sum of the weights of a pair's classes.
-    It costs O(Q D + Q^2) per example, whatever C, to know q of any class, and to draw from it.
+    where (k1, k2) is the pair of c, v_c its weight, and N the sum of the weights of a pair's
+    classes. Computing q of any class, and drawing from it, costs O(Q D + Q^2) per example,
+    independent of C.
 
     Weights: v_c = exp(b_c) n_c^power, with the bias unless `with_bias` is False, and with counts
-    n_c if there are any. They are rounded to whole numbers, the greatest being 2^30 and none below
-    1, and it is these that q is made of: q is what is drawn from, not an approximation of it.
+    n_c if given. They are rounded to integers from 1 to 2^30, and q uses the rounded weights:
+    candidates are drawn exactly from q.
 
     **Following W.** Training changes rows. `update`, which a head calls at the end of each step,
-    marks the changed ones. After a period of steps, at first `first_period`, and after each
-    round `growth` times as many, marked rows are coded anew, and all weights are made from the bias
-    at that time. Each `codebook_rounds`-th round first moves the words, by an iteration of k-means
-    over about 256 Q rows, and codes all rows. Between rounds q comes from the last round: it is
-    exact, but further from the softmax. The work is part of the step: a run can be repeated,
-    and goes on after a restart, bit by bit. After other changes of W call `rebuild`.
+    marks the changed ones. After a period of steps (a round), at first `first_period`, and `growth`
+    times as many after each round, marked rows are coded again, and all weights are computed from
+    the present bias. Each `codebook_rounds`-th round first moves the words, by an iteration of
+    k-means over about 256 Q rows, and codes all rows. Between rounds q is the one of the last
+    round: expected counts are exact, but q is further from the softmax. The work is part of the
+    step: runs are reproducible and can be resumed, bit for bit. After other changes of W call
+    `rebuild`.
 
-    A word that no row is nearest to becomes one of the rows that are farthest from their words.
+    A word without rows is replaced by one of the rows that are farthest from their words.
 
-    Cost: 21 bytes per class, 29 with counts, 8 Q D and 4 Q^2; a round O(C log C + n Q D), n being C
-    or the number of marked rows.
+    Cost: 21 bytes per class, 29 with counts, 8 Q D and 4 Q^2; a round O(C log C + n Q D), where n
+    is C or the number of marked rows.
 
     Args:
         num_words: Q, at most C and 4,096. Default 64.
         quantization: `"pq"` or `"rq"`. Default `"rq"`.
-        with_bias: Whether classes weigh exp(b_c). Default True.
-        counts: n_c, `[C]` numbers of at least 0 (smoothed, as `LogFrequency` does it where one is
-            0). Default None: no counts.
+        with_bias: Whether weights include exp(b_c). Default True.
+        counts: n_c, `[C]` numbers of at least 0 (if one is 0, smoothed as in `LogFrequency`).
+            Default None: no counts.
         power: The power of the counts, in [0, 1]. Default 1.
         first_period: Steps of the first round. Default 50.
         growth: The growth of the period from round to round, at least 1. Default 1.1.
-        codebook_rounds: How many rounds there are from one in which words move to the next.
-            Default 1.
-        seed: The seed of the rows that k-means looks at. Default 0.
+        codebook_rounds: Words move in every `codebook_rounds`-th round. Default 1.
+        seed: The seed of the choice of rows for k-means. Default 0.
         **kwargs: `name`, as for any Keras layer.
 
     Raises:
         TypeError: `counts` are not numbers.
         ValueError: An argument is out of range; when it is built, `num_words` is above C, a row is
-            too short for halves, or counts are not C; later, W has another shape than at first.
+            too short for halves, or there are not C counts; later, the shape of W differs from the
+            first one.
         RuntimeError: When a head with it is built, over several workers.
 
     References:
@@ -103,8 +104,7 @@ class InvertedMultiIndex(Index):
         multi-index; Sculley 2010, Web-scale k-means clustering.
 
     Deviations: Codebooks follow W in training, by mini-batches; they are not learned by gradients.
-        Scores that are more than 300 below the greatest of an example's count as that much below
-        it.
+        Scores more than 300 below the greatest score of an example are raised to that limit.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class InvertedMultiIndex(Index):
             check_length(self.counts, num_classes)
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Makes room for codebooks and codes of W `[C, D]`."""
+        """Allocates codebooks and codes for W `[C, D]`."""
         num_classes, width = input_shape
         self.check_shape(num_classes, width)
         self._shape = (num_classes, width)
@@ -156,7 +156,7 @@ class InvertedMultiIndex(Index):
         widths = (width, width) if self.quantization == "rq" else ((width + 1) // 2, width // 2)
         self.first_words = self._add("first_words", [words, widths[0]], np.float32)
         self.second_words = self._add("second_words", [words, widths[1]], np.float32)
-        # int32, as their bits: a GPU has no variables of int32.
+        # int32 bits: a GPU has no int32 variables.
         self.codes = self._add("codes", [num_classes])
         self.class_weights = self._add("class_weights", [num_classes])
         self.entries = self._add("entries", [num_classes])
@@ -180,27 +180,27 @@ class InvertedMultiIndex(Index):
         return [Weight(shape, dtype, "index") for shape, dtype in shapes]
 
     def workspace(self, num_classes: int) -> int:
-        """As `Index`: codes, weights, their order and sums, made beside the existing ones."""
+        """As `Index`: codes, weights, their order and sums, in addition to the present ones."""
         return 100 * num_classes
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Makes codebooks anew from W, and codes all rows.
+        """Rebuilds the codebooks from W, and codes all rows.
 
         Raises:
-            tf.errors.InvalidArgumentError: W or b is not finite. The index is as before then.
+            tf.errors.InvalidArgumentError: W or b is not finite. The index is unchanged then.
         """
         kernel = self.kernel_of(kernel, build=True)
         self._code(kernel, bias, self._trained(kernel, _ITERATIONS, anew=True), self._every)
 
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
-        """Marks rows that a step changed, and codes marked rows when it is time.
+        """Marks rows that a step changed, and codes marked rows when a round is due.
 
         Raises:
-            tf.errors.InvalidArgumentError: W or b is not finite. Codebooks and codes are as before
+            tf.errors.InvalidArgumentError: W or b is not finite. Codebooks and codes are unchanged
                 then.
         """
         kernel = self.kernel_of(kernel)
-        if self.codebook_rounds > 1:  # else every round codes all rows
+        if self.codebook_rounds > 1:  # otherwise every round codes all rows
             touched = tf.boolean_mask(touched, touched >= 0)
             scatter_update(bare_variable(self.changed), touched, tf.ones_like(touched, tf.bool))
         steps, period, rounds = tf.unstack(self.schedule.value)
@@ -222,15 +222,15 @@ class InvertedMultiIndex(Index):
             [0.0, period * self.growth, rounds + 1],
             [steps + 1, period, rounds],
         )
-        with tf.control_dependencies([coded]):  # it refuses what is not finite
+        with tf.control_dependencies([coded]):  # raises for values that are not finite
             self.schedule.assign(tf.where(coded, after_round, after_step))
 
     def softmax(self, hidden: tf.Tensor) -> PairSoftmax:
-        """Returns the distribution of each of the vectors `[B, D]`, as of the last round.
+        """Returns the distribution for each of the vectors `[B, D]`, by the last round.
 
         Raises:
-            tf.errors.InvalidArgumentError: `rebuild` has never run; the index is damaged, which the
-                methods of what is returned find, too.
+            tf.errors.InvalidArgumentError: `rebuild` has never run; the index is corrupt (methods
+                of the result may raise this, too).
         """
         self.require_built()
         books = self._codebooks
@@ -245,13 +245,13 @@ class InvertedMultiIndex(Index):
         return PairSoftmax.of(scores, CodedClasses(lists, signed(self.class_weights.value)))
 
     def health(self, kernel: Any, bias: Any = None) -> dict[str, tf.Tensor]:
-        """Returns figures that say how well the codes serve, scalars in [0, 1], of 4,096 rows.
+        """Returns measures of the codes' quality, scalars in [0, 1], for 4,096 rows.
 
-        - `occupied`: share of the pairs that have a class;
-        - `largest_pair`: share of all weights that is in the heaviest pair;
-        - `distortion`: the squared distance of rows from their code words over the squared length
-          of the rows;
-        - `stale`: share of the rows that have another code by now.
+        - `occupied`: share of the pairs with a class;
+        - `largest_pair`: share of the weights in the heaviest pair;
+        - `distortion`: the squared distance of rows from their code words, divided by the squared
+          length of the rows;
+        - `stale`: share of the rows whose code has changed.
 
         Cost: O(Q^2 + 4,096 Q D). Arguments: as `rebuild`.
         """
@@ -289,7 +289,7 @@ class InvertedMultiIndex(Index):
         return tf.range(self.codes.shape[0], dtype=tf.int64)
 
     def _some_rows(self, number: int, offset: tf.Tensor) -> tf.Tensor:
-        """Returns so many rows, at most C, at even distances, the first at offset / number."""
+        """Returns a number of evenly spaced rows, at most C, the first at offset / number."""
         number = min(number, self.codes.shape[0])
         return (tf.range(number, dtype=tf.int64) * self.codes.shape[0] + offset) // number
 
@@ -304,7 +304,7 @@ class InvertedMultiIndex(Index):
             return self._codebooks.trained(tf.identity(rows), iterations, anew)
 
     def _code(self, kernel: tf.Variable, bias: Any, books: Codebooks, ids: tf.Tensor) -> None:
-        """Codes some rows, and weighs all classes, or changes nothing."""
+        """Codes some rows, and computes all weights; or changes nothing."""
         codes, distances = _codes_of(kernel, ids, books)
         old_codes = signed(self.codes.value)
         every_code = tf.tensor_scatter_nd_update(old_codes, ids[:, tf.newaxis], codes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LabelIntervals: how often each class is a label, from the stream of batches itself."""
+"""LabelIntervals: estimates how often each class is a label, from the stream of batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tfx_largeout.ops.sorted_search import is_in
 
 
 class Arrivals(NamedTuple):
-    """The different labels of a batch, and what the estimate is when it has seen them.
+    """The distinct labels of a batch, and the estimate after this batch.
 
     Attributes:
-        ids: `[n]` int64, in the order in which they come; -1 among them if there is padding.
-        places: Like the ids of the labels: where each stands in `ids`.
-        intervals: `[n]` float32, B; anything at padding.
-        numbers: `[n]` int64, how many batches had them.
+        ids: `[n]` int64, in the order of occurrence; includes -1 if there is padding.
+        places: The position in `ids` of each label, in the shape of the labels.
+        intervals: `[n]` float32, B; undefined at padding.
+        numbers: `[n]` int64, the number of batches with the label.
     """
 
     ids: tf.Tensor
@@ -34,22 +34,22 @@ class Arrivals(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class LabelIntervals(Index):
-    """Estimates how likely each class is to be among the labels of a batch, while batches pass.
+    """Estimates from the stream of batches how likely each class is among the labels of a batch.
 
     For each class c that is a label in step t (1 is the first), the n-th time:
 
         B_c <- (1 - a) B_c + a (t - A_c),  A_c <- t,  a = max(decay, 1/n)
 
-    A_c is the step in which it last was a label, B_c so the mean interval between two of them, and
-    1/B_c an estimate of the probability that a batch has c. A class that was never a label has
-    A = 0. The batch of a step counts in the estimate for that step.
+    A_c is the last step in which c was a label. So B_c is the mean interval between such steps, and
+    1/B_c an estimate of the probability that a batch has c. A class that was never a label has A =
+    0. The batch of a step is part of the estimate for this step.
 
-    It is the `index` of a head with the sampler `InBatch`, which says more. It does not look at W.
+    It is the `index` of a head with the sampler `InBatch` (see there). It does not use W.
 
-    Cost: O(n log n) per step, n labels in the batch; 20 bytes per class.
+    Cost: O(n log n) per step with n labels in the batch; 20 bytes per class.
 
     Args:
-        decay: The least share that the latest interval has in B, in (0, 1]. Default 0.01: B is the
+        decay: The smallest weight of the latest interval in B, in (0, 1]. Default 0.01: B is the
             mean of all intervals up to the hundredth, then follows changes.
         **kwargs: `name`, as for any Keras layer.
 
@@ -57,8 +57,8 @@ class LabelIntervals(Index):
         ValueError: `decay` is out of range.
         RuntimeError: When a head with it is built, over several workers.
 
-    Deviations: The paper has a fixed a, and so B keeps a part (1 - a)^n of its first value. It
-        has a hash table of items; here classes have numbers.
+    Deviations: The paper has a fixed a, so B keeps a part (1 - a)^n of its initial value. It uses a
+        hash table of items; here classes have ids.
 
     References:
         Yi, Yang, Hong, Cheng, Heldt, Kumthekar, Zhao, Wei, Chi 2019, Sampling-bias-corrected neural
@@ -72,7 +72,7 @@ class LabelIntervals(Index):
         self.decay = number_argument("decay", decay, above=0, at_most=1)
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        self._shape = input_shape[0], input_shape[1]  # that of W
+        self._shape = input_shape[0], input_shape[1]  # the shape of W
         classes = input_shape[:1]
         self.intervals = self.add_derived("intervals", filled(classes, "float32"))
         self.last_steps = self.add_derived("last_steps", filled(classes, "int64"))
@@ -85,14 +85,14 @@ class LabelIntervals(Index):
         return [Weight((num_classes,), dtype, "index") for dtype in dtypes]
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Does nothing but to build it: the estimate does not depend on W."""
+        """Only builds it: the estimate does not depend on W."""
         self.kernel_of(kernel, build=True)
 
     def update(self, kernel: Any, bias: Any, touched: tf.Tensor) -> None:
-        """Does nothing, likewise."""
+        """Does nothing."""
 
     def arrivals(self, labels: Labels) -> Arrivals:
-        """Returns the different labels of a batch, the next one, with the estimate after it."""
+        """Returns the distinct labels of the next batch, with the estimate after it."""
         ids, places = tf.unique(tf.reshape(labels.ids, [-1]), tf.int64)
         rows = tf.maximum(ids, 0)
         numbers = 1 + self._at(self.numbers, rows)
@@ -108,8 +108,8 @@ class LabelIntervals(Index):
         Cost: O(C) comparisons.
 
         Args:
-            num_batches: How many of them.
-            without: `[n]` int64, classes that are left out.
+            num_batches: The number of batches.
+            without: `[n]` int64, classes to leave out.
         """
         last = self.last_steps.value
         is_recent = (last > 0) & (last >= self._step() - num_batches)
@@ -119,7 +119,7 @@ class LabelIntervals(Index):
         return ids, self._at(self.intervals, ids)
 
     def note(self, labels: Labels) -> None:
-        """Counts a batch, and takes its labels into the estimate."""
+        """Counts a batch, and updates the estimate by its labels."""
         arrivals = self.arrivals(labels)
         is_label = arrivals.ids != PADDING
         ids, intervals, numbers = (
@@ -144,7 +144,7 @@ class LabelIntervals(Index):
         return {**super().get_config(), "decay": self.decay}
 
     def _step(self) -> tf.Tensor:
-        """The number of the step that is being taken."""
+        """The number of the present step."""
         return self.clock.value + 1
 
     @staticmethod

@@ -10,20 +10,20 @@ import tensorflow as tf
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gather
 
-_ROWS_LOOKED_AT = 4096  # how many of all rows are looked at for one that has grown longer
-_GROWTH = 1.25  # how much longer it must be for all rows to be hashed again
-_RADIUS_RATIO = 1.5  # the radius of a range of lengths over that of the next
+_ROWS_LOOKED_AT = 4096  # rows searched for a longer one
+_GROWTH = 1.25  # factor by which it must be longer for all rows to be hashed again
+_RADIUS_RATIO = 1.5  # ratio of the radii of neighbouring ranges of lengths
 _LEAST_SQUARE = 1e-30  # a radius must not be 0
-_BLOCK_ROWS = 2**14  # how many lengths are computed at a time
+_BLOCK_ROWS = 2**14  # lengths computed at a time
 
 
 def grown_radius(
     kernel: tf.Variable, bias: Any, touched: tf.Tensor, radius: tf.Tensor, rows: ClassRows
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the rows to mark, which are all if the longest has grown much, and the radius.
+    """Returns the rows to mark (all, if the longest has grown much) and the radius.
 
-    Cost: O(4,096 D) for C classes or fewer, and what the touched rows cost. `touched` as
-    `Index.update`; `radius` is the one so far.
+    Cost: O(D) for up to 4,096 rows and the touched rows. `touched` as in `Index.update`; `radius`
+    is the present one.
     """
     step = max(1, rows.num_classes // _ROWS_LOOKED_AT)
     some = rows.of(tf.range(0, rows.num_classes, step, dtype=tf.int64))
@@ -49,7 +49,7 @@ def longest_row(kernel: tf.Variable, bias: Any, ids: tf.Tensor) -> tf.Tensor:
         squares = tf.reduce_sum(tf.square(tf.cast(gather(kernel, some), tf.float32)), axis=1)
         if bias is not None:
             squares += tf.square(tf.cast(gather(bare_variable(bias), some), tf.float32))
-        # What is not finite is refused by the update, or too long for a radius.
+        # Values that are not finite are rejected by the update, or too long for a radius.
         squares = tf.where(tf.math.is_finite(squares), squares, 0)
         return tf.maximum(longest, tf.reduce_max(squares))
 

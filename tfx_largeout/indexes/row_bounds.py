@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of W as whole numbers, with bounds of the logits: RowBounds, and what InvertedFile keeps."""
+"""Rows of W as integers, with bounds of the logits: for RowBounds and InvertedFile."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.statistics import TopScores
 
 _MOST_QUANTUM = 127.0  # of int8
-_LEAST_SCALE = 2.0**-120  # far above what a processor may take for 0
-_LONGEST = 2.0**70  # of rows for which no sum overflows
-_ROUNDING = 2.0**-24  # of a float32
-_BLOCK_ELEMENTS = 2**18  # how many weights are made whole numbers at a time: 2 MiB in float64
+_LEAST_SCALE = 2.0**-120  # far above subnormal numbers
+_LONGEST = 2.0**70  # longest row for which no sum overflows
+_ROUNDING = 2.0**-24  # rounding unit of float32
+_BLOCK_ELEMENTS = 2**18  # weights quantized at a time: 2 MiB in float64
 
 
 class QuantizedRows(SearchIndex):
-    """An index that finds the best classes in a quarter of the bytes of W. It does not follow W.
+    """An index that finds the best classes by reading a quarter of W's bytes. It does not follow W.
 
-    To add one, write `build`, which sets `_shape` and calls `add_rows`; `rebuild`; and `top_k`.
+    To add one, implement `build`, which sets `_shape` and calls `add_rows`; `rebuild`; `top_k`.
     """
 
     def search(
@@ -51,12 +51,12 @@ class QuantizedRows(SearchIndex):
         with_partition: bool = False,
         allowed: ClassFilter | None = None,
     ) -> TopScores:
-        """As `SearchIndex`; by the exact pass with a partition, and over several workers.
+        """As `SearchIndex`; uses the exact pass with a partition, and with several workers.
 
-        And where it is not known how many classes more than k have to be found: with groups, or
-        examples that exclude an unknown number.
+        Also if the number of classes to search is unknown: with groups, or with an unknown number
+        of excluded classes.
         """
-        is_over_rows = head.rows.shard.is_whole  # of several workers, each has others
+        is_over_rows = head.rows.shard.is_whole  # several workers have different rows
         if is_over_rows:
             self.check_built_for(head.kernel)
         if with_partition or not is_over_rows:
@@ -76,7 +76,7 @@ class QuantizedRows(SearchIndex):
         raise NotImplementedError
 
     def add_rows(self, blocks: int, width: int) -> None:
-        """Adds the weights of `BoundedRows`. Nothing is ruled out by their first values."""
+        """Adds the weights of `BoundedRows`. Their initial values rule out nothing."""
         of_rows, of_blocks = (blocks, width, CLASSES_OF_BLOCK), (blocks, CLASSES_OF_BLOCK)
         with tf.device(HOST):
             self.quanta = self.add_derived("quanta", filled(of_rows, np.int8))
@@ -85,12 +85,12 @@ class QuantizedRows(SearchIndex):
 
     @property
     def rows(self) -> BoundedRows:
-        """The weights, as the ops take them."""
+        """The weights, in the form for the ops."""
         return BoundedRows(*(bare_variable(x) for x in (self.quanta, self.scales, self.errors)))
 
 
 def quantized(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns rows of float32 `[16 n, D]` as `BoundedRows` has them: numbers, scales, errors."""
+    """Returns float32 rows `[16 n, D]` in the form of `BoundedRows`: integers, scales, errors."""
     largest = tf.reduce_max(tf.abs(rows), axis=1)
     scales = tf.where(largest > _MOST_QUANTUM * _LEAST_SCALE, largest, 1) / _MOST_QUANTUM
     quanta = tf.round(rows / scales[:, tf.newaxis])
@@ -105,7 +105,7 @@ def quantized(rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _errors(rows: tf.Tensor, quanta: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
-    """Returns what bounds the error of logits for |h| = 1: see `core/bounded_top_k.h`, `[n]`."""
+    """Returns the error bounds of logits for |h| = 1, `[n]`: see `core/bounded_top_k.h`."""
     rows, quanta, scales = (tf.cast(x, tf.float64) for x in (rows, quanta, scales))
     lengths = tf.norm(rows, axis=1)
     residuals = tf.norm(rows - scales[:, tf.newaxis] * quanta, axis=1)
@@ -119,39 +119,39 @@ def _errors(rows: tf.Tensor, quanta: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class RowBounds(QuantizedRows):
-    """W as int8 with error bounds: a faster exact search of the best classes, for few queries.
+    """W as int8 with error bounds: a faster exact search for the best classes, for few queries.
 
-    Filter and refine. A row is kept as whole numbers q_c = round(w_c / s_c), s_c = max_d |w_cd| /
+    Filter and refine. A row is stored as integers q_c = round(w_c / s_c), s_c = max_d |w_cd| /
     127. With the residual r_c = w_c - s_c q_c, the logit o_c = w_c . h + b_c is near a_c =
     s_c (q_c . h) + b_c, since by Cauchy and Schwarz
 
         |o_c - a_c| <= e_c = |r_c| |h| + rounding,
 
-    where `rounding` bounds what float32 does to both a_c and o_c: (n u / (1 - n u)) (2 |w_c| +
-    |r_c|) |h|, with n = D + 8 and u = 2^-24, and a few u |b_c|. Let t be the k-th largest
-    a_c - e_c. A class with a_c + e_c < t is none of the best k. The others, few as a rule, get
-    their logits from W. `TopK(head, k, index=index)` returns the scores and ids of `TopK(head, k)`,
-    bit by bit.
+    where `rounding` bounds the float32 rounding errors of a_c and o_c: (n u / (1 - n u)) (2 |w_c| +
+    |r_c|) |h|, with n = D + 8 and u = 2^-24, and a few u |b_c|. Let t be the k-th largest a_c -
+    e_c. A class with a_c + e_c < t is not among the best k. For the others, usually few, logits are
+    computed from W. `TopK(head, k, index=index)` returns the scores and ids of `TopK(head, k)`, bit
+    for bit.
 
-    **It does not follow W.** The bounds belong to W at the last `rebuild`: call it after
-    training, and after each other change of W. With an older W classes may be missing. Where a
-    logit that is looked at is out of its bounds, all of W is read after all; after a small change
-    there may be none. The bias may change: it is read as it is.
+    **It does not follow W.** The bounds are for W at the last `rebuild`: call it after training,
+    and after any other change of W. Otherwise classes may be missing. If a computed logit is out of
+    its bounds, all of W is read; but a small change of W may not be detected. The bias may change:
+    its present values are used.
 
-    It helps for a few examples, whose time is the time of reading W. The exact pass over all of W
-    runs instead for more than 8 examples; k > C / 32; an h that is not finite, or longer than 2^50;
-    where more than C / 8 classes can't be ruled out; without the custom ops, on a GPU, for W of
-    float16 or float64, and where classes are spread over several workers.
+    It helps for a few examples, for which reading W takes most of the time. The exact pass over all
+    of W runs instead for more than 8 examples; k > C / 32; an h that is not finite, or longer than
+    2^50; if more than C / 8 classes can't be ruled out; without the custom ops, on a GPU, for W of
+    float16 or float64, and if classes are spread over several workers.
 
-    Cost: D + 8 bytes per class, which are weights on the processor and saved with the model; a
-    query reads these, and multiplies B C D times; `rebuild` O(C D) in blocks.
+    Cost: D + 8 bytes per class, as weights on the processor that are saved with the model; a query
+    reads these, with B C D multiplications; `rebuild` O(C D) in blocks.
 
     Args:
         **kwargs: `name`, as for any Keras layer.
 
     Raises:
-        RuntimeError: It is asked before `build` or `rebuild` has run.
-        ValueError: W has another shape than at first.
+        RuntimeError: It is used before `build` or `rebuild` has run.
+        ValueError: The shape of W differs from the first one.
 
     References:
         Cauchy's and Schwarz's inequality; Seidl, Kriegel 1998, Optimal multi-step k-nearest
@@ -160,18 +160,18 @@ class RowBounds(QuantizedRows):
     """
 
     def build(self, input_shape: tuple[int, int]) -> None:
-        """Makes room for W `[C, D]`. Nothing is ruled out before `rebuild` has run."""
+        """Allocates memory for W `[C, D]`. Nothing is ruled out before `rebuild` has run."""
         num_classes, width = input_shape
         self._shape = (num_classes, width)
         self.add_rows(-(-num_classes // CLASSES_OF_BLOCK), width)
         self.built = True
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
-        """Makes all bounds anew from W `[C, D]`. The bias, which others need, is not looked at.
+        """Computes all bounds from W `[C, D]`. The bias is not used.
 
         Raises:
-            ValueError: W has another shape than at first.
-            tf.errors.InvalidArgumentError: W is not finite. The bounds are as before then.
+            ValueError: The shape of W differs from the first one.
+            tf.errors.InvalidArgumentError: W is not finite. The bounds are unchanged then.
         """
         kernel = bare_variable(kernel)
         if self.built:
@@ -187,7 +187,7 @@ class RowBounds(QuantizedRows):
         return bounded_top_k(hidden, kernel, bias, self.rows, k)
 
     def _store(self, first: tf.Tensor, rows: tf.Tensor, blocks: tf.Tensor) -> tf.Tensor:
-        """Stores the bounds of rows from `first` on; returns how many blocks there are so far."""
+        """Stores the bounds of rows from `first` on; returns the number of blocks so far."""
         bounds = quantized(rows)
         ids = first // CLASSES_OF_BLOCK + tf.range(tf.shape(bounds[0], tf.int64)[0])
         for variable, values in zip(self.rows, bounds, strict=True):
@@ -214,7 +214,7 @@ def _fold_rows(
 ) -> tf.Tensor:
     """Calls `result = visit(first, rows, result)` for blocks of rows, as float32 `[16 n, D]`.
 
-    `first` is the class of the first row, int64. Behind the last row of W there are zeros.
+    `first` is the class of the first row, int64. After the last row of W there are zeros.
     """
     num_classes, width = kernel.shape
     size = max(_BLOCK_ELEMENTS // (CLASSES_OF_BLOCK * max(width, 1)), 1) * CLASSES_OF_BLOCK

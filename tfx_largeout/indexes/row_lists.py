@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of rows of W that lie close together, by their inner products with h: an inverted file."""
+"""Lists of similar rows of W, searched by inner products with h: an inverted file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-_MEAN_PROBED = 1 / 16  # of the lists, by default
-_ROOM = 1.25  # a list has room for so many times the mean number of classes
-_LENGTHS = 0.99  # the quantile of lengths of rows that is R
+_MEAN_PROBED = 1 / 16  # default share of the lists
+_ROOM = 1.25  # room of a list, relative to the mean number of classes
+_LENGTHS = 0.99  # R is this quantile of the lengths of rows
 _BLOCK_ELEMENTS = 2**22
 _ROUNDS = 10  # of k-means
-_SAMPLE = 64  # points a center
-_DISTANCES = 2**24  # how many exist at a time: 64 MiB
-_CHOICES = 16  # centers that a point may go to, before it goes wherever there is room
+_SAMPLE = 64  # points per center
+_DISTANCES = 2**24  # distances in memory: 64 MiB
+_CHOICES = 16  # nearest centers tried for a point, before any list with room
 
 
 class RowLists(NamedTuple):
@@ -26,10 +26,10 @@ class RowLists(NamedTuple):
 
         |(w, b, sqrt(R^2 - |w|^2 - b^2)) - (h, 1, 0)|^2 = R^2 + |h|^2 + 1 - 2 (w . h + b)
 
-    Rows longer than R get 0 there: with the length of a single very long one as R, the last
-    coordinate would be nearly all of every point. Which product is the largest does not depend on
-    the length of (h, 1), so that a query is taken for as long as rows are, R. |c| counts as at most
-    R, so that long rows, which often have the largest product, are not taken for far.
+    Rows longer than R get 0 as the last coordinate: if R were the length of a single very long row,
+    the last coordinate would dominate every point. Which product is the largest does not depend on
+    the length of (h, 1), so a query is scaled to the length R. |c| counts as at most R, so that
+    long rows, which often have the largest product, do not seem far away.
     """
 
     lists: np.ndarray
@@ -49,12 +49,12 @@ class RowLists(NamedTuple):
 
 
 def default_num_lists(num_classes: int) -> int:
-    """Returns how many lists there are if nothing is said."""
+    """Returns the default number of lists."""
     return round(math.sqrt(num_classes))
 
 
 def default_num_probed(num_lists: int) -> int:
-    """Returns how many lists a query looks into if nothing is said."""
+    """Returns the default number of lists that a query reads."""
     return math.ceil(num_lists * _MEAN_PROBED)
 
 
@@ -64,7 +64,7 @@ def rows_and_biases(kernel: tf.Variable, bias: tf.Tensor | tf.Variable | None) -
     points = np.zeros((num_classes, width + 2), np.float32)
     block = max(_BLOCK_ELEMENTS // max(width, 1), 1)
     for first in range(0, num_classes, block):
-        with np.errstate(over="ignore"):  # of float64: to infinity
+        with np.errstate(over="ignore"):  # float64 overflows to infinity
             points[first : first + block, :width] = kernel[first : first + block].numpy()
     if bias is not None:
         points[:, width] = bias.numpy()
@@ -77,9 +77,9 @@ def make_row_lists(points: np.ndarray, num_lists: int, seed: int) -> RowLists:
     Cost: k-means over a sample of 64 `num_lists` rows, and O(C num_lists D).
 
     Args:
-        points: What `rows_and_biases` returns, finite; its last coordinate is set.
+        points: The result of `rows_and_biases`, finite; its last coordinate is set.
         num_lists: At most C.
-        seed: The same one gives the same lists.
+        seed: The same seed gives the same lists.
     """
     squares = np.einsum("cd,cd->c", points[:, :-1], points[:, :-1], dtype=np.float64)
     square = np.quantile(squares, _LENGTHS)
@@ -98,11 +98,11 @@ def make_row_lists(points: np.ndarray, num_lists: int, seed: int) -> RowLists:
 
 
 def _k_means(points: np.ndarray, num_centers: int, seed: int) -> np.ndarray:
-    """Returns centers, by ten of Lloyd's rounds over a sample of the points `[n, D]` float32.
+    """Returns centers by ten Lloyd iterations over a sample of the points `[n, D]` float32.
 
-    A center to which no point is nearest moves to a point far from its own.
+    A center without points moves to a point that is far from its center.
 
-    Cost: O(64 num_centers^2 D) a round.
+    Cost: O(64 num_centers^2 D) per iteration.
     """
     random = np.random.default_rng(seed)
     count = min(len(points), _SAMPLE * num_centers)
@@ -143,10 +143,10 @@ def _nearest_centers(
 
 
 def _lists_of_points(points: np.ndarray, centers: np.ndarray, length: int) -> np.ndarray:
-    """Returns the list of each point, `[n]`: around its nearest center, except for full lists.
+    """Returns the list of each point, `[n]`: around its nearest center, unless that list is full.
 
-    A list of `length` points is full, and keeps the points that are nearest; others go to their
-    next nearest center.
+    A list with `length` points is full, and keeps the nearest points; others go to their next
+    nearest center.
     """
     count = min(_CHOICES, len(centers))
     choices, distances = _nearest_centers(points, centers, count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures that say how well hash tables serve: how full they are, and how far behind W."""
+"""Measures of the quality of hash tables: how full they are, and how far behind W."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tfx_largeout.ops.hashing.hash_codes import HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashedRows, HashTables, codes_in_ranges
 from tfx_largeout.ops.rows.variable_rows import signed
 
-_ENTRIES_LOOKED_AT = 64  # of each table, to see whether it is up to date
+_ENTRIES_LOOKED_AT = 64  # entries per table checked to be up to date
 
 
 def table_sizes(tables: HashTables, longer: int) -> dict[str, tf.Tensor]:
     """Returns `occupied`, `largest_bucket` and `unreachable`: see `HashIndex.health`.
 
-    Of each table, the first `longer` buckets count for `largest_bucket`.
+    Only the first `longer` buckets of each table count for `largest_bucket`.
     """
     starts, num_classes = signed(tables.starts.value), tables.touched_at.shape[0]
     sizes = starts[:, 1:] - starts[:, :-1]
@@ -34,7 +34,7 @@ def share_that_moved(
     hashes_per_table: int,
     buckets_of_range: int,
 ) -> tf.Tensor:
-    """Returns the share of some entries of each table whose rows are in another bucket by now."""
+    """Returns the share of some entries of each table whose rows now belong to another bucket."""
     classes, buckets = _some_entries(tables)
     num_tables = classes.shape[0]
     vectors, ranges = rows.get(tf.maximum(tf.reshape(classes, [-1]), 0))
@@ -48,7 +48,7 @@ def share_that_moved(
 
 
 def _some_entries(tables: HashTables) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns classes at equal distances in each table, and their buckets, both `[L, n]`."""
+    """Returns evenly spaced classes of each table, and their buckets, both `[L, n]`."""
     starts, entries = signed(tables.starts.value), signed(tables.entries.value)
     sizes = tf.cast(starts[:, -1:], tf.int64)
     places = tf.range(_ENTRIES_LOOKED_AT, dtype=tf.int64) * sizes // _ENTRIES_LOOKED_AT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the tables of an index are brought up to date, and the clock by which they are marked."""
+"""When the tables of an index are updated, and the clock that marks their age."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.hashing.hash_tables import HashTables
 from tfx_largeout.ops.rows.variable_rows import signed, unsigned
 
-_TABLES_OF_SLICE = 2  # more would hold up a step, fewer would read W more often
+_TABLES_OF_SLICE = 2  # more would slow down a step, fewer would read W more often
 
 
 class Turn(NamedTuple):
-    """Which tables are brought up to date in a step. All but the last three are scalars of float64.
+    """The tables that are updated in a step. All except the last three are float64 scalars.
 
     Attributes:
-        due: How many tables are due, those of this step among them; a fraction stays.
-        first: The first table whose turn it is.
-        end: The one after the last; `first` if it is not yet time.
-        period: The number of steps in which all tables have their turn.
-        moved: How many classes have moved in this round so far, over all tables.
+        due: The number of due tables, including this step's; a fraction is carried over.
+        first: The first table to update.
+        end: The table after the last; `first` if none is due.
+        period: The number of steps in which all tables are updated.
+        moved: The number of classes moved in this round so far, over all tables.
         tables: `[2]` int64: the first table, and the one after the last.
-        begins_round: Whether there are tables whose turn it is, and the first is one.
-        ends_round: Whether all tables have had their turn then.
+        begins_round: Whether tables are updated, starting with the first one.
+        ends_round: Whether all tables are then updated.
     """
 
     due: tf.Tensor
@@ -56,15 +56,15 @@ class Turn(NamedTuple):
     def after(
         self, rows: ClassRows, moved: tf.Tensor, growth: float, shortest: float, most: float
     ) -> tf.Tensor:
-        """Returns the schedule after the step; over several workers the same on all of them.
+        """Returns the schedule after the step; the same on all workers.
 
         Args:
-            rows: Those that the tables are over.
-            moved: How many of them moved in it.
-            growth: The next period over this one, or this one over the next.
-            shortest: What no period is below.
-            most: How many classes may move in a round, over all tables and workers, for the period
-                to grow. `math.inf`: it grows in any case.
+            rows: The rows of the tables.
+            moved: The number of rows that moved in it.
+            growth: The ratio of the next period and this one, or the inverse.
+            shortest: The shortest period.
+            most: The largest number of classes that may move in a round, over all tables and
+                workers, for the period to grow. `math.inf`: it always grows.
         """
         if most < math.inf:
             moved = rows.workers.sum(moved, f"{rows.site}/moved")
@@ -89,10 +89,10 @@ def first_schedule(period: float) -> np.ndarray:
 
 
 def renumber(tables: HashTables, clock: Any) -> tf.Tensor:
-    """Numbers all times anew, from 0, where the clock has come to its end.
+    """Renumbers all times from 0 when the clock overflows.
 
-    What counts is whether a row was marked after a table was built. That stays as it is: what lies
-    between the times of two tables, in their order, gets one number.
+    Only whether a row was marked after a table was built matters. So all times between those of two
+    consecutive tables get the same number.
     """
     built_at, touched_at = signed(tables.built_at.value), signed(tables.touched_at.value)
     built = tf.sort(built_at)

@@ -25,8 +25,8 @@ class FactoredEmbedding(keras.layers.Layer):
         W <- (1 - eta lambda) W - eta (dL/dW + sum_i e_i U_i^T)
 
     Each e_i U_i^T is the gradient of an example with the hidden activations U_i, the label i, and
-    its target logit as the loss, which fits the head's exact SGD step. So a step does V[i] <- V[i]
-    - eta U_i U^-1 and updates Q and W^T 1, O(D^2) per lookup.
+    its target logit as the loss, which fits the head's exact SGD step. So a step subtracts
+    eta U_i U^-1 from V[i] and updates Q and W^T 1, O(D^2) per lookup.
 
     ```python
     head = heads.FactoredHead(num_words, 0.1)

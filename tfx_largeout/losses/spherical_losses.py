@@ -141,8 +141,8 @@ class ZLoss(SphericalLoss):
 
     Args:
         a: Above 0: how sharply the loss bends at z_c = b. Default 0.1.
-        b: The standard score above which a target counts as good enough. Default 10. **kwargs: As
-        `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
+        b: The standard score above which a target counts as good enough. Default 10.
+        **kwargs: As `HeadLoss`: `reduction`, `ignore_class`, `class_weights`, ...
 
     Raises:
         ValueError: `a` or `b` is out of range.

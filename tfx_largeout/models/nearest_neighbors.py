@@ -85,10 +85,11 @@ class NearestNeighborModel(keras.Model):
             or has another form than in `adapt`.
         RuntimeError: It is called before `adapt`; the classes are spread over several workers.
 
-    References: Khandelwal, Levy, Jurafsky, Zettlemoyer, Lewis 2020, Generalization through
-        memorization: nearest neighbor language models, equations 2 and 3; here with a floor,
-        cosines instead of distances, and sets of labels. Genest, Zidek 1986, Combining probability
-        distributions: the logarithmic opinion pool.
+    References:
+        Khandelwal, Levy, Jurafsky, Zettlemoyer, Lewis 2020, Generalization through memorization:
+        nearest neighbor language models, equations 2 and 3; here with a floor, cosines instead of
+        distances, and sets of labels. Genest, Zidek 1986, Combining probability distributions: the
+        logarithmic opinion pool.
     """
 
     def __init__(

@@ -58,8 +58,9 @@ class Bernoulli(Sampler):
             is out of range. At `build`: there are not C counts; `num_sampled` is above C -
             first_id, or too small for any alpha.
 
-    Deviations: In the paper S does not count the classes summed explicitly, which differ between
-        examples; here it counts all.
+    Deviations:
+        In the paper S does not count the classes summed explicitly, which differ between examples;
+        here it counts all.
 
     References:
         Barber and Botev 2016, section 2.1.2, eq. 19 to 21.
