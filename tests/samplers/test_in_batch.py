@@ -13,7 +13,6 @@ from samplers.drawing import labels_of
 import tfx_largeout as tlo
 from tfx_largeout.indexes import InvertedMultiIndex
 from tfx_largeout.indexes.label_intervals import LabelIntervals
-from tfx_largeout.labels import Labels
 from tfx_largeout.samplers import InBatch
 from tfx_largeout.samplers.base import OutputWeights
 
@@ -57,15 +56,6 @@ def test_candidates_are_the_labels_of_the_batches_with_es_of_the_oracle(queue, d
         weights.index.note(labels_of(labels))
     np.testing.assert_allclose(weights.index.intervals, after[-1], rtol=1e-6)
     assert int(weights.index.clock) == len(batches)
-
-
-def test_after_many_batches_it_is_how_often_a_batch_has_the_class():
-    batches, weights = zipf(1500), weights_of(0.001)
-    note = tf.function(lambda ids: weights.index.note(Labels(ids)))
-    for labels in batches:
-        note(tf.constant(labels, tf.int64))
-    has = np.array([np.isin(np.arange(CLASSES), batch) for batch in batches]).mean(axis=0)
-    np.testing.assert_allclose(1 / weights.index.intervals.numpy(), has, rtol=0.1)
 
 
 def test_padding_is_no_candidate_and_leaves_the_estimate_alone():

@@ -153,7 +153,7 @@ class InvertedMultiIndex(Index):
         self.check_shape(num_classes, width)
         self._shape = (num_classes, width)
         words, pairs = self.num_words, self.num_words**2
-        widths = (width, width) if self.quantization == "rq" else ((width + 1) // 2, width // 2)
+        widths = self._word_widths(width)
         self.first_words = self._add("first_words", [words, widths[0]], np.float32)
         self.second_words = self._add("second_words", [words, widths[1]], np.float32)
         # int32 bits: a GPU has no int32 variables.
@@ -171,9 +171,8 @@ class InvertedMultiIndex(Index):
         self.built = True
 
     def weights_of(self, num_classes: int, width: int) -> list[Weight]:
-        words = 2 * self.num_words if self.quantization == "rq" else self.num_words
-        shapes = [((words, width), "float32"), ((self.num_words**2 + 1,), "uint32")]
-        shapes += [((num_classes,), "uint32")] * 3
+        shapes = [((self.num_words, each), "float32") for each in self._word_widths(width)]
+        shapes += [((num_classes,), "uint32")] * 3 + [((self.num_words**2 + 1,), "uint32")]
         shapes += [((num_classes + 1,), "int64"), ((num_classes,), "bool")]
         if self.counts is not None:
             shapes.append(((num_classes,), "float64"))
@@ -182,6 +181,10 @@ class InvertedMultiIndex(Index):
     def workspace(self, num_classes: int) -> int:
         """As `Index`: codes, weights, their order and sums, in addition to the present ones."""
         return 100 * num_classes
+
+    def _word_widths(self, width: int) -> tuple[int, int]:
+        """Returns how many numbers a word of the first codebook has, and one of the second."""
+        return (width, width) if self.quantization == "rq" else ((width + 1) // 2, width // 2)
 
     def rebuild(self, kernel: Any, bias: Any = None) -> None:
         """Rebuilds the codebooks from W, and codes all rows.
