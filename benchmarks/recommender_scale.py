@@ -161,7 +161,7 @@ def measure(method: str, arguments: Any) -> dict[str, Any]:
     options = next_item.parse([*text.split(), f"--learning-rate={arguments.rate}"])
     ids = np.arange(len(counts))
     # Its rate falls after so many steps; here it stays.
-    recommender = next_item.Recommender(SimpleNamespace(counts=counts, ids=ids), options, 10**9)
+    recommender = next_item.NextItem(SimpleNamespace(counts=counts, ids=ids), options, 10**9)
     rng = np.random.default_rng(2)
     rows = [law.sequences(number, LENGTH + 1, rng) for number in (VALIDATED, arguments.tested)]
     validated, tested = ((part[:, :-1], part[:, -1]) for part in rows)

@@ -19,6 +19,7 @@ import bz2
 import gzip
 import lzma
 import re
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def find_file(data: Path) -> Path:
     return files[0]
 
 
+def lines_of(file: Path) -> Iterator[tuple[int, str]]:
+    """Returns number and text of each line that is neither empty nor a comment."""
+    try:
+        with OPENERS.get(file.suffix, open)(file, "rt", encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                text = line.strip()
+                if text and not text.startswith("#"):
+                    yield number, text
+    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError, zlib.error) as error:
+        raise SystemExit(
+            f"{file}: must be text, plain or compressed as its name says; {error}"
+        ) from error
+
+
 def read(file: Path) -> dict[int, list[int]]:
     """Returns the items of each user, by id, in order of time.
 
@@ -49,16 +64,9 @@ def read(file: Path) -> dict[int, list[int]]:
         SystemExit: A line breaks a rule; file, line and rule are named.
     """
     rows: Rows = []
-    try:
-        with OPENERS.get(file.suffix, open)(file, "rt", encoding="utf-8-sig") as lines:
-            for number, line in enumerate(lines, 1):
-                fields = line.replace(",", " ").split()
-                if fields and not fields[0].startswith("#"):
-                    rows.append((number, [_id(field, file, number) for field in fields]))
-    except (OSError, EOFError, UnicodeDecodeError, lzma.LZMAError) as error:
-        raise SystemExit(
-            f"{file}: must be text, plain or compressed as its name says; {error}"
-        ) from error
+    for number, line in lines_of(file):
+        fields = line.replace(",", " ").split()
+        rows.append((number, [id_of(field, file, number) for field in fields]))
     if not rows:
         raise SystemExit(f"{file}: must have a line of a user and an item at least; got none")
     for number, fields in rows:
@@ -78,8 +86,9 @@ def read(file: Path) -> dict[int, list[int]]:
     return users
 
 
-def _id(field: str, file: Path, number: int) -> int:
-    if not field.isascii() or not field.isdigit() or not 1 <= int(field) < 2**63:
+def id_of(field: str, file: Path, number: int) -> int:
+    """Returns the id that a field of this line is."""
+    if not re.fullmatch("[0-9]{1,19}", field) or not 1 <= int(field) < 2**63:
         raise SystemExit(
             f"{file}, line {number}: ids must be integers of at least 1; got {field!r}"
         )

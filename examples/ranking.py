@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,8 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 import tfx_largeout as tlo
-
-CHOSEN_BY = "val_NDCG@10"
 
 
 class Ranking:
@@ -62,52 +58,3 @@ class Validation(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs |= {f"val_{name}": value for name, value in self.ranking(self.batches).items()}
-
-
-def train_and_rank(
-    model: keras.Model,
-    ranking: Ranking,
-    batches: tf.data.Dataset,
-    held_out: Callable[[str], tf.data.Dataset],
-    head: str,
-    patience: int,
-    arguments: Any,
-) -> dict[str, Any]:
-    """Trains, takes the best epoch by validation alone, and then measures both parts once.
-
-    Args:
-        model: Compiled; of the same layers as the model of `ranking`.
-        ranking: What measures.
-        batches: To train on, shuffled.
-        held_out: Returns the batches of "validation" or "test".
-        head: How results call it.
-        patience: For so many epochs without a better one it goes on.
-        arguments: `epochs`, `seed` and `output` of the command line.
-    """
-    start = time.perf_counter()
-    history = model.fit(
-        batches,
-        epochs=arguments.epochs,
-        shuffle=False,  # the data set does it
-        callbacks=[
-            Validation(ranking, held_out("validation")),
-            keras.callbacks.TensorBoard(arguments.output),
-            keras.callbacks.EarlyStopping(
-                CHOSEN_BY, mode="max", patience=patience, restore_best_weights=True
-            ),
-        ],
-        verbose=2,
-    ).history
-    return {
-        "head": head,
-        "seed": arguments.seed,
-        "epoch": int(np.argmax(history[CHOSEN_BY])) + 1,
-        "seconds": round(time.perf_counter() - start, 1),
-        **{part: ranking(held_out(part)) for part in ("validation", "test")},
-    }
-
-
-def say(results: dict[str, Any]) -> None:
-    """Prints the measures of both parts, a line each."""
-    for part in ("validation", "test"):
-        print(f"{part}:", *(f"{name} {value:.4f}" for name, value in results[part].items()))

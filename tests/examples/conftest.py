@@ -12,6 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
+IMPORTED_ANEW = (
+    "histories",
+    "ranking",
+    "recommender",
+    "next_item",
+    "two_tower",
+    "recommenders",
+    "recommender_scale",
+)
 
 
 @pytest.fixture
@@ -20,7 +29,8 @@ def load_example(monkeypatch):
 
     def load(name):
         monkeypatch.syspath_prepend(str(EXAMPLES))
-        monkeypatch.delitem(sys.modules, "histories", raising=False)
+        for module in IMPORTED_ANEW:
+            monkeypatch.delitem(sys.modules, module, raising=False)
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -36,8 +46,8 @@ def import_modules(monkeypatch):
     def load(*names):
         for folder in ("examples", "benchmarks"):
             monkeypatch.syspath_prepend(str(ROOT / folder))
-        for name in ("histories", "ranking", "next_item", "recommenders", "recommender_scale"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
+        for module in IMPORTED_ANEW:
+            monkeypatch.delitem(sys.modules, module, raising=False)
         return [importlib.import_module(name) for name in names]
 
     return load

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import lzma
 from pathlib import Path
@@ -69,6 +70,7 @@ def test_the_parts_and_the_numbering_of_classes(tmp_path, capsys):
         ("1 2 3 4\n2 3 x 4\n", "line 2: ids must be integers of at least 1; got 'x'"),
         ("1 2 3 4\n2 3 1.5 4\n", "line 2: ids must be .* got '1.5'"),
         ("1 99999999999999999999\n", "line 1: ids must be .* got '9999"),
+        ("1 " + 5000 * "9", "line 1: ids must be .* got '"),
         ("1 2 3 4\n2\n", r"line 2: a user must come with items; got \[2\]"),
         ("1 2\n2 3\n1 4\n", "line 3: the actions of a user must stand together, .* user 1 comes"),
         ("1 2 3 4\n1 5 6 7\n", "line 2: a user must have one line, as line 1 has .* user 1 has"),
@@ -92,4 +94,7 @@ def test_a_folder_has_one_file(tmp_path):
         histories.load(tmp_path / "c.txt")
     broken = written(tmp_path, lzma.compress(b"1 2 3 4")[:-9], "d.xz")
     with pytest.raises(SystemExit, match=r"d\.xz: must be text, plain or compressed as its name"):
+        histories.load(broken)
+    broken = written(tmp_path, gzip.compress(b"1 2 3 4")[:10] + b"\xff" * 20, "e.gz")
+    with pytest.raises(SystemExit, match=r"e\.gz: must be text, plain or compressed as its name"):
         histories.load(broken)
