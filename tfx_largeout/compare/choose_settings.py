@@ -26,22 +26,23 @@ from tfx_largeout.written_whole import written_whole
 
 _ASKED_BY = "choose_settings"
 _SECONDS = 60.0
-_SHARES = 40  # of the seconds: a short trial takes one, a final four
+_SHARES = 40  # trials of the time: a short trial takes one share, a final trial four
 _FINALS, _FINAL_LENGTH = 3, 4
 _RATE_FACTOR, _SIZE_FACTOR = 3.0, 2
 _STATIC = (LogUniform, Unigram, Uniform)
 
 
 class Trial(NamedTuple):
-    """What was tried, for how long, and what came out on the rows held out.
+    """A trial: its settings, its length, and its loss on held-out rows.
 
     Attributes:
-        settings: What was tried.
-        stage: `"start"`, of what the model had; `"short"` or `"final"`.
-        steps: Of training.
-        seconds: Of training, without the first step, which traces.
-        loss: The exact loss on the rows held out; NaN or infinite where training diverged.
-        standard_error: Of that, over rows. Those of two trials go together: the rows are the same.
+        settings: The settings of the trial.
+        stage: `"start"` (the model's settings), `"short"` or `"final"`.
+        steps: Training steps.
+        seconds: Seconds of training, without the first step, which traces.
+        loss: The exact loss on held-out rows; NaN or infinite if training diverged.
+        standard_error: The standard error of the loss, over rows. Errors of two trials are
+            correlated: the rows are the same.
     """
 
     settings: Settings
@@ -64,12 +65,12 @@ class Trial(NamedTuple):
 
 
 class ChosenSettings:
-    """What `choose_settings` has found; `str` gives the table of the trials.
+    """The result of `choose_settings`; `str` returns the table of the trials.
 
     Attributes:
         settings: By name: `learning_rate` of the model's optimizer, `head_learning_rate`,
             `num_sampled`, `sampler`; a model may lack some.
-        trials: The trials, in their order.
+        trials: The trials, in order.
     """
 
     def __init__(self, config: dict[str, Any], settings: Settings, trials: list[Trial]) -> None:
@@ -82,7 +83,7 @@ class ChosenSettings:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each trial, as `to_csv` writes it."""
+        """A row per trial, as in `to_csv`."""
         return [trial.row() for trial in self.trials]
 
     def to_csv(self, path: str | Path) -> None:
@@ -93,16 +94,16 @@ class ChosenSettings:
             writer.writerows(self.rows)
 
     def model(self) -> keras.Model:
-        """Returns a new model like the given one, compiled, with the chosen settings.
+        """Returns a new compiled model like the given one, with the chosen settings.
 
-        Its weights start anew. The given model need not exist any more.
+        Its weights are newly initialized. The given model need not exist any more.
         """
         model = fresh_model(self._config)
         self._chosen.apply(model)
         return model
 
     def apply(self, model: keras.Model) -> None:
-        """Gives a model of that kind the chosen settings; its weights stay as they are."""
+        """Applies the chosen settings to a model of this kind, without changing its weights."""
         self._chosen.apply(model)
 
     def __str__(self) -> str:
@@ -136,15 +137,15 @@ def choose_settings(
 ) -> ChosenSettings:
     """Chooses learning rates, the number of candidates S and the sampler by short trials on data.
 
-    Each trial trains a copy of the model from the weights that the model has, with optimizers that
-    have taken no step, on the same batches in the same order, for the same time. Its score is the
-    exact loss of the model on the same rows, which no trial trains on. From what the model has on,
-    one setting after the other is changed and the change kept while the score falls: the learning
-    rates of the head and of the model's optimizer (3 times, or a third), S (half, or twice), the
-    sampler (log-uniform, uniform, by the frequency of the labels). The best three are then trained
-    four times as long, and the best of them is chosen. Not tried are the rate of an optimizer that
-    has a schedule; the one of the model where it trains nothing; S and sampler of a head without a
-    sampler; and other samplers if the sampler depends on W.
+    Each trial trains a copy of the model from its present weights, with new optimizers, on the same
+    batches in the same order, for the same time. Its score is the exact loss on the same held-out
+    rows. Starting with the model's settings, one setting after the other is changed, and a change
+    is kept while the score falls: the learning rates of the head and of the model's optimizer
+    (times 3, or 1/3), S (half, or twice), the sampler (log-uniform, uniform, by the frequency of
+    the labels). The best three are then trained four times as long, and the best of them is chosen.
+    Not tried: the rate of an optimizer with a schedule; the model's rate if its optimizer trains no
+    weights; S and sampler of a head without a sampler; and other samplers if the sampler depends on
+    W.
 
     ```python
     chosen = tlo.choose_settings(model, (x, y), trials=4, steps=2, rows=4)
@@ -152,45 +153,44 @@ def choose_settings(
     chosen.apply(model)
     ```
 
-    The model, its optimizers and all random generators of Python, NumPy and Keras are afterwards as
-    they were, bit for bit. Short trials favour what learns quickly at first: with a schedule that
-    falls, the chosen rates are good ones to begin with.
+    Afterwards the model, its optimizers and all random generators of Python, NumPy and Keras are
+    unchanged, bit for bit. Short trials favour settings that learn quickly at first: use the chosen
+    rates as the start of a falling schedule.
 
-    Over at the end of the `seconds`: no trial begins for which the time does not suffice, and each
-    looks at the clock after each step, so that at most a step comes later, beside the first tracing
-    and a first trial of one step. Times differ from run to run, and so may the choice. With
-    `trials`, each takes `steps`, whatever its time, and the choice is a function of the arguments,
-    the weights and the seed, where a step gives the same result each time. As steps with more
-    candidates take longer, S is then doubled only where the loss falls by more than its standard
-    error.
+    It ends after `seconds`: a trial starts only if enough time is left, and checks the clock after
+    each step. So it exceeds the time by at most one step, the first tracing and a first trial of
+    one step. Times differ between runs, and so may the choice. With `trials`, each trial takes
+    `steps`, independent of time, and the choice depends only on the arguments, the weights and the
+    seed, if steps are deterministic. Because steps with more candidates take longer, S is then
+    doubled only if the loss falls by more than its standard error.
 
-    Cost: memory of two more copies of the model and its optimizers, of the rows held out and of the
-    batches that were read, at most 200,000 rows.
+    Cost: memory for two more copies of the model and its optimizers, for the held-out rows, and for
+    up to 200,000 rows of batches.
 
     Args:
-        model: Compiled and built, with one head.
-        data: As `compare_heads` takes it, also without an end: `(x, y)`, `(x, y, weights)`, a
-            `tf.data.Dataset`, a `PyDataset` or another iterable. Of arrays the rows held out are
-            chosen at random; of batches they are the first ones.
-        seconds: For all of it. Default 60.
-        trials: Instead: how many trials, at least 2.
-        steps: Of a short trial, where `trials` are given. Default 100.
-        validation: Rows to hold out, as `data`. Default None: of `data`.
-        rows: How many rows are held out, at most a fifth of arrays. Default 1000.
-        batch_size: Of arrays; elsewhere it must be None. Default 32, as in `fit`.
-        seed: Of the order of the rows, of what is held out, and of trials. Default 0.
+        model: A compiled and built model with one head.
+        data: As for `compare_heads`, may be infinite: `(x, y)`, `(x, y, weights)`, a
+            `tf.data.Dataset`, a `PyDataset` or another iterable. Held-out rows are chosen at random
+            from arrays, or are the first batches.
+        seconds: The total time. Default 60.
+        trials: Instead of `seconds`: the number of trials, at least 2.
+        steps: Steps of a short trial, with `trials`. Default 100.
+        validation: Held-out rows, in a form of `data`. Default None: taken from `data`.
+        rows: The number of held-out rows, at most a fifth of arrays. Default 1000.
+        batch_size: The batch size for arrays; otherwise it must be None. Default 32, as in `fit`.
+        seed: The seed of the order of rows, of held-out rows, and of trials. Default 0.
 
     Returns:
-        The choice, `settings`; the trials, `rows` and `trials`, which `str` and `to_csv` show; and
+        The choice, `settings`; the trials, `rows` and `trials`, also by `str` and `to_csv`; and two
         ways to apply it: `apply(model)`, and `model()`, a new compiled model.
 
     Raises:
-        TypeError: `model` is not a model that Keras can make anew from its configuration, or has no
-            head, or the labels are no class ids.
+        TypeError: Keras can't rebuild `model` from its configuration, or it has no head, or the
+            labels are not class ids.
         ValueError: An argument is out of range, `seconds` and `trials` are both given; the model is
             not compiled, or not built, or has several heads; there are no data, or too few to hold
             out rows.
-        RuntimeError: Several workers.
+        RuntimeError: There are several workers.
     """
     start = time.perf_counter()
     if seconds is not None and trials is not None:
@@ -234,7 +234,7 @@ def _head_of(model: Any) -> Head:
 
 
 def _samplers(head: Head, batches: TrialBatches) -> list[Any]:
-    """Returns the samplers to try beside the head's own, with its options."""
+    """Returns the samplers to try besides the head's, with its options."""
     own = head.sampler if isinstance(head, CandidateHead) else None
     if not isinstance(own, _STATIC):
         return []
@@ -246,7 +246,7 @@ def _samplers(head: Head, batches: TrialBatches) -> list[Any]:
 
 
 class _Clock:
-    """How long trials take, and whether there is time for one more."""
+    """Measures the time of trials, and decides whether there is time for another."""
 
     def __init__(self, start: float, seconds: float | None, trials: int | None, steps: int) -> None:
         self._end = None if seconds is None else start + seconds
@@ -261,31 +261,31 @@ class _Clock:
         return self._end is None
 
     def has_time(self, done: int, length: int, traces: bool) -> bool:
-        """Whether a trial of a length, in short ones, may begin, `done` being over."""
+        """Whether a trial of a length (in short trials) may begin after `done` trials."""
         if not done:
             return True
         if self._end is None:
             return done + (self.finals if length == 1 else 0) < self._trials
         needed = length * self._short + self._evaluation + self._beside[traces]
-        if length == 1:  # what comes last takes its time as well
+        if length == 1:  # the last trial takes its time as well
             needed += self.finals * (_FINAL_LENGTH * self._short + self._evaluation)
         return time.perf_counter() + needed <= self._end
 
     def is_over(self, steps: int, seconds: float, length: int) -> bool:
-        """Whether a trial of a length is over after so many steps, and seconds of training."""
+        """Whether a trial of a length is over after these steps and seconds of training."""
         if self._end is None:
             return steps >= length * self._steps
         late = time.perf_counter() + self._evaluation >= self._end
         return seconds >= length * self._short or late
 
     def note(self, traces: bool, whole: float, training: float, evaluation: float) -> None:
-        """Notes how long the last trial took beside its training."""
+        """Records the time of the last trial besides training."""
         self._evaluation = evaluation
         self._beside[traces] = whole - training - evaluation
 
 
 class _Search:
-    """Changes one setting after the other for as long as the score falls; then trains longer."""
+    """Changes one setting after the other while the score falls; then trains longer."""
 
     def __init__(self, model: TrialModel, clock: _Clock, samplers: list[Any]) -> None:
         self._model, self._clock, self._samplers = model, clock, samplers
@@ -294,7 +294,7 @@ class _Search:
 
     def run(self) -> Settings:
         """Returns the best settings."""
-        self._model.score()  # which traces, so that trials know how long it takes
+        self._model.score()  # traces, so that the time of scores is known
         best, before = self._try(self._model.settings, 1, "start"), None
         while best is not before:
             before = best
@@ -321,7 +321,7 @@ class _Search:
             yield [_with_sampler(sampler)]
 
     def _improved(self, best: Any, ways: list[_Change]) -> Any:
-        """Returns the best trial that a change gives, or several in the same direction."""
+        """Returns the best trial of a change, or of several changes in the same direction."""
         for change in ways:
             start = best
             while (settings := change(best.settings)) is not None:
@@ -359,7 +359,7 @@ class _Search:
         steps, seconds = 0, 0.0
         try:
             for batch in self._model.batches.training():
-                begin = time.perf_counter()  # the wait for data is long in the first trial alone
+                begin = time.perf_counter()  # only the first trial waits long for data
                 loss = self._model.step(batch)
                 seconds += time.perf_counter() - begin if steps else 0.0
                 steps += 1
@@ -368,9 +368,9 @@ class _Search:
                 if self._clock.is_over(steps, seconds, length):
                     break
         except tf.errors.InvalidArgumentError:
-            if not self.trials:  # it is not for what is tried
+            if not self.trials:  # it does not belong to a trial
                 raise
-            return steps, seconds, True  # a step with numbers that are not finite is refused
+            return steps, seconds, True  # a step with numbers that are not finite raises
         return steps, seconds, False
 
 

@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _given(argv: Sequence[str] | None) -> dict[str, Any]:
-    """Returns the arguments that the user gave, be it with the value of the default."""
+    """Returns the arguments that the user passed, even if equal to the default."""
     parser, compare = _build_parsers()
     for action in compare._actions:
         action.default = argparse.SUPPRESS
@@ -91,12 +91,12 @@ def _given(argv: Sequence[str] | None) -> dict[str, Any]:
 
 
 class _UsageError(Exception):
-    """Arguments are wrong, in one sentence."""
+    """An error in arguments, as one sentence."""
 
 
 @contextlib.contextmanager
 def _refusal(start: str) -> Iterator[None]:
-    """Makes the sentence of an error one on the arguments, which begins with their names."""
+    """Turns an error into an error of arguments; the sentence begins with their names."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -139,7 +139,7 @@ def _compare(arguments: argparse.Namespace, given: dict[str, Any]) -> int:
 
 
 def _read_earlier(arguments: argparse.Namespace, given: dict[str, Any]) -> EarlierRun:
-    """Returns the run to which heads are added, without those that are trained again."""
+    """Returns the run to which heads are added, without heads that are trained again."""
     with _refusal("--add-to "):
         earlier = EarlierRun.read(OutputFolder(arguments.add_to, add=True).results_json)
     for name, value in earlier.arguments.items():
@@ -157,7 +157,7 @@ def _read_earlier(arguments: argparse.Namespace, given: dict[str, Any]) -> Earli
 def _choose_heads(
     arguments: argparse.Namespace, training: TrainingSettings
 ) -> tuple[dict[str, dict[str, Any]], dict[str, tuple[str, ...]]]:
-    """Returns the options of each head, which go together, and the names of the chosen ones."""
+    """Returns the consistent options of each head, and the names of the chosen ones."""
     rows = {head: head_row(head, function) for head, function in arguments.heads.items()}
     heads = {head: row.default_options for head, row in rows.items()}
     chosen: dict[str, tuple[str, ...]] = dict.fromkeys(heads, ())
@@ -172,7 +172,7 @@ def _choose_heads(
                 chosen[head] += (option.name,)
     for head, row in rows.items():
         heads[head] = with_rates(without_unused(heads[head]), row.default_options, chosen[head])
-        if not arguments.heads[head]:  # what a function makes may be for these data alone
+        if not arguments.heads[head]:  # a custom head may work only for these data
             with _refusal(f"{head}: "):
                 row.check(heads[head], training)
     return heads, chosen
@@ -233,14 +233,14 @@ def _list_heads() -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence, without the usage."""
+    """Prints an error as one sentence, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_USAGE, f"{self.prog}: {message.removeprefix('argument ')}\n")
 
 
 def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Lets argparse show the sentence of a parser's ValueError."""
+    """Makes argparse show the message of a parser's ValueError."""
 
     def parse_argument(text: str) -> Any:
         try:
@@ -252,7 +252,7 @@ def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _heads(text: str) -> dict[str, str]:
-    """Returns the names of heads, each with the function of a user's own, or empty text."""
+    """Returns the names of heads, each with the function of a custom head, or ""."""
     heads: dict[str, str] = {}
     for part in text.split(","):
         function = part if ":" in part else ""
@@ -329,7 +329,7 @@ def _add_launch(commands: Any) -> None:
         metavar="N",
         help="how many times all are started again after one has failed (default: 0)",
     )
-    # PARSER is one argument and all behind it; REMAINDER would lose a "--" that comes first.
+    # PARSER takes one argument and all after it; REMAINDER would drop a leading "--".
     add("script", nargs=argparse.PARSER, metavar="SCRIPT", help="the script, and its arguments")
 
 
@@ -415,7 +415,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_fields(group: Any, kind: Any, *names: str) -> None:
-    """Adds options that are fields of settings."""
+    """Adds options from the fields of settings."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in names:
         given = dict(fields[name].metadata)

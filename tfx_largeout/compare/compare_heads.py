@@ -33,7 +33,7 @@ from tfx_largeout.models.replace_output import (
 DENSE = "dense"
 DEFAULTS = (DENSE, "SampledHead", "ExactSoftmaxHead", "TFSampledSoftmaxHead")
 _MOST_SAMPLED, _DEFAULT_RATE = 1000, 1e-3
-# Makes head and loss from the seed, or None for the model as it is.
+# Creates head and loss from the seed; None: the model unchanged.
 _Make = Callable[[int], tuple[Any, Any]]
 
 
@@ -51,32 +51,31 @@ def compare_heads(
     output: str | Path | None = None,
     overwrite: bool = False,
 ) -> Comparison:
-    """Trains a model with one head after the other in place of its last Dense layer.
+    """Trains a model with one head after the other instead of its last Dense layer.
 
     ```python
     comparison = tlo.compare_heads(model, (x, y), (x, y), epochs=1)
     ```
 
-    Each head gets a copy of the model, which stays as it is: the hidden layers have its weights,
-    every output layer, the Dense one, too, starts anew. Each copy has an optimizer like `model`'s,
-    before its first step; a self-updating head has a separate one. What follows is
-    `compare_models`.
+    Each head gets a copy of the model, which does not change: the hidden layers have its weights;
+    every output layer, also the Dense layer, is newly initialized. Each copy has a new optimizer
+    like `model`'s; a self-updating head has a separate one. Then it calls `compare_models`.
 
     Args:
-        model: Compiled, with class ids as labels; as `replace_output` takes it.
+        model: A compiled model for `replace_output`, with class ids as labels.
         train: As `compare_models`.
         validation: Likewise.
-        heads: By name, a function of `num_classes` that returns `(head, loss)`, or a head alone,
-            whose loss is then the usual one; or a name. Names are the default ones: `dense`, the
-            model as it is, `SampledHead` (1,000 candidates by frequency), `ExactSoftmaxHead` and
-            `TFSampledSoftmaxHead`, with the learning rate of the model's optimizer and biases that
-            begin at the log frequencies of the classes; and the heads of `tfx-largeout compare`,
-            with its settings. Or a list of names. Default: the default ones.
+        heads: By name, a function of `num_classes` that returns `(head, loss)`, or only a head, for
+            its usual loss; or a name. Names are the default ones: `dense`, the model unchanged,
+            `SampledHead` (1,000 candidates by frequency), `ExactSoftmaxHead` and
+            `TFSampledSoftmaxHead`, with the learning rate of the model's optimizer and biases
+            initialized to the log frequencies of the classes; and the heads of `tfx-largeout
+            compare`, with its settings. Or a list of names. Default: the default ones.
         seconds: As `compare_models`.
         epochs: Likewise.
         evaluations: Likewise.
         batch_size: Likewise.
-        seeds: Likewise; the layers below the head have the same weights with each.
+        seeds: Likewise; the hidden layers have the same weights for each seed.
         output: Likewise.
         overwrite: Likewise.
 
@@ -85,7 +84,7 @@ def compare_heads(
 
     Raises:
         TypeError: As `compare_models` and `replace_output`.
-        ValueError: Likewise; or there is no head of a name.
+        ValueError: Likewise; or a name is not the name of a head.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a compiled keras model; got {model!r}")
@@ -171,7 +170,7 @@ def _default_makers(model: keras.Model, num_classes: int, counts: Any) -> dict[s
 
 
 def _row_optimizer(optimizer: Any) -> Any:
-    """Returns the row optimizer that is like that of a model."""
+    """Returns the row optimizer that corresponds to a model's optimizer."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     kind = type(optimizer).__name__.lower()
     rate = getattr(optimizer, "learning_rate", None)

@@ -36,7 +36,7 @@ from tfx_largeout.ops import library
 from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
 _SECONDS = 60.0
-# A compiled model that the user has, and may go on to train, or a function of a seed.
+# A compiled model of the user, who may train it further, or a function of a seed.
 _Model: TypeAlias = keras.Model | Callable[[int], keras.Model]
 
 
@@ -55,42 +55,44 @@ def compare_models(
 ) -> Comparison:
     """Trains models one after the other for the same time, and compares them.
 
-    Each is trained with plain `fit` and evaluated with P@1, P@3, P@5 and the exact loss, whatever
-    loss and metrics it was compiled with: before the first step, at even distances, and at the end.
-    The table is printed, and a folder gets the files of `tfx-largeout compare`: CSV, JSON, a page
-    with table and figures, TensorBoard runs. A model keeps the weights that it was trained to.
+    Each is trained with plain `fit` and evaluated with P@1, P@3, P@5 and the exact loss,
+    independent of its compiled loss and metrics: before the first step, at regular intervals, and
+    at the end. The table is printed, and the files of `tfx-largeout compare` are written to a
+    folder: CSV, JSON, a page with table and figures, TensorBoard runs. Models keep their trained
+    weights.
 
     ```python
     comparison = tlo.compare_models({"mine": model}, (x, y), (x, y), epochs=1)
     print(comparison.rows[0].precision_at_1)
     ```
 
-    The clock counts steps and the wait for data, not compilation and evaluation. A model that fails
-    is reported, and the next one starts. Ctrl-C ends the comparison and keeps what is done.
+    The time includes steps and waiting for data, but not compilation and evaluation. If a model
+    fails, this is reported, and the next one starts. Ctrl-C ends the comparison and keeps its
+    results so far.
 
     Args:
         models: Compiled models with one output, logits or probabilities `[..., C]`, by name; or
             functions without arguments that build one, so that only one is in memory.
-        train: What `fit` takes: `(x, y)`, `(x, y, weights)`, a `tf.data.Dataset`, a `PyDataset` or
-            another iterable of known length. It must end.
+        train: Data for `fit`: `(x, y)`, `(x, y, weights)`, a `tf.data.Dataset`, a `PyDataset` or
+            another iterable of known length. It must be finite.
         validation: The same, to evaluate on. Labels are class ids, or one-hot rows.
         seconds: Seconds of training for each model. Default 60.
-        epochs: Instead: epochs for each, may be a fraction.
-        evaluations: How often each model is evaluated while it trains, the end included.
-        batch_size: Of arrays; elsewhere it must be None. Default 32, as in `fit`.
-        seeds: Trains with so many seeds, 0, 1, ..., and reports means. Above 1 all
-            models must be functions. Keras gets the seed before a model is built, and trained: the
+        epochs: Instead of `seconds`: epochs of training for each model, may be a fraction.
+        evaluations: The number of evaluations of each model in training, including the end.
+        batch_size: The batch size for arrays; otherwise it must be None. Default 32, as in `fit`.
+        seeds: The number of seeds, 0, 1, ...; means are reported. Above 1 all models must be
+            functions. Keras's seed is set before a model is built and before it is trained: the
             order of the examples is the same for all.
         output: Folder for the results. Default: a new one, `runs/compare-<date>-<time>`.
         overwrite: Whether to replace the results of an earlier comparison in `output`.
 
     Returns:
         `rows` (the figures of the table), `curves` (all evaluations by name and seed), `folder`;
-        `str` gives the table, and a notebook shows it.
+        `str` returns the table, and a notebook shows it.
 
     Raises:
         TypeError: An argument is of another type.
-        ValueError: A value breaks its rule; a model is not compiled; two models share weights.
+        ValueError: A value is invalid; a model is not compiled; two models share weights.
     """
     if not isinstance(models, Mapping) or not models:
         raise TypeError(f"models must be a dict with at least one model; got {models!r}")
@@ -110,10 +112,10 @@ def compare_models(
 def length_settings(
     seconds: float | None, epochs: float | None, evaluations: int, seeds: int
 ) -> TrainingSettings:
-    """Returns the settings that say how long to train, and how often.
+    """Returns the settings of the length and the number of trainings.
 
     Raises:
-        ValueError: A value breaks its rule, or `seconds` and `epochs` are both given.
+        ValueError: A value is invalid, or `seconds` and `epochs` are both given.
     """
     if seconds is not None and epochs is not None:
         raise ValueError(f"seconds must be None beside epochs; got {seconds!r} and {epochs!r}")
@@ -141,7 +143,7 @@ def compare_built(
             files.make()
             stack.enter_context(files.claimed())
         except ValueError as error:
-            message = str(error).replace("--overwrite", "overwrite=True")  # there a flag, here this
+            message = str(error).replace("--overwrite", "overwrite=True")  # an argument here
             raise ValueError(f"output {message}") from None
         configuration = {
             "training": {
@@ -185,9 +187,9 @@ class _Run:
     files: OutputFolder
 
     def train(self, on_change: OnChange) -> HeadResult:
-        """Builds and trains the model; whatever happens is in the result."""
+        """Builds and trains the model; errors are stored in the result."""
         start = time.monotonic()
-        builds = not isinstance(self.model, keras.Model)  # so that nobody else has what is built
+        builds = not isinstance(self.model, keras.Model)  # so that nothing else refers to the model
         result = HeadResult(self.name, {}, status="running", seed=self.seed)
         try:
             with custom_gradients_forgotten() if builds else contextlib.nullcontext():
@@ -229,14 +231,14 @@ class _Run:
             send(note=library.library_status())
         hyper_parameters = {"model": self.name, "seed": self.seed, **result.options}
         events = EventFile(str(self.files.tensorboard / self.turn), hyper_parameters)
-        keras.utils.set_random_seed(self.seed)  # the same order, whatever the model has drawn
+        keras.utils.set_random_seed(self.seed)  # same order for all models
         supervisor = Supervisor(self.settings, data.batches, evaluate, send, events)
         clock = supervisor.fit(model, data.fit_arguments)
         send(status="done", steps=clock.steps, seconds=clock.seconds)
 
 
 def _options(model: keras.Model) -> dict[str, Any]:
-    """Returns what a reader of the results may want to know of a model."""
+    """Returns facts about a model for readers of the results."""
     loss = getattr(model.loss, "__name__", None) or getattr(model.loss, "name", None)
     options = {"loss": loss or str(model.loss), "optimizer": type(model.optimizer).__name__}
     rate = getattr(model.optimizer, "_learning_rate", None)
@@ -248,7 +250,7 @@ def _options(model: keras.Model) -> dict[str, Any]:
 
 
 def _head_options(model: keras.Model) -> dict[str, Any]:
-    """Returns the settings that a head has of its own, if the model has one head."""
+    """Returns the settings of the head, if the model has one head."""
     heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
     if len(heads) != 1:
         return {}
@@ -271,7 +273,7 @@ def _built(name: str, build: Callable[[], keras.Model], seed: int) -> keras.Mode
 
 
 def check_name(of: str, name: Any) -> None:
-    """Refuses a name that can't be one of a folder, for TensorBoard."""
+    """Raises ValueError for a name that can't be a folder name, for TensorBoard."""
     if not isinstance(name, str) or not name.strip(".") or "/" in name:
         raise ValueError(f"names of {of} must be text without a slash; got {name!r}")
 

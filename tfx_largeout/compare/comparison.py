@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison: what came out and what it was measured with; OutputFolder: the files that have it."""
+"""Comparison: results and how they were measured; OutputFolder: their files."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ dd { margin: 0 0 0.4rem; overflow-wrap: anywhere; }
 
 
 class OutputFolder:
-    """The files of one run, by default in a new folder, `runs/compare-<date>-<time>`.
+    """The files of one run, by default in a new folder `runs/compare-<date>-<time>`.
 
-    Nothing that an earlier run wrote is lost unless `overwrite` asks for that; with `add`, more is
-    added to it. A new object has looked, and changed nothing. `make` makes the folders; then either
-    `begin_run` deletes the results of an earlier run, or `undo` removes the folders again.
+    Results of an earlier run are deleted only with `overwrite`; with `add`, the run is extended.
+    The constructor only reads. `make` creates the folders; then either `begin_run` deletes the
+    results of an earlier run, or `undo` removes the folders.
 
     Raises:
-        ValueError: `path` is not a folder; or it has files, and `overwrite` and `add` are False or
-            they are not results of an earlier run; or it has none, and `add` is True.
-        OSError: It can't be read.
+        ValueError: `path` is not a folder; it has files, and `overwrite` and `add` are False, or
+            the files are not results of an earlier run; or it has no files, and `add` is True.
+        OSError: The folder can't be read.
     """
 
     def __init__(self, path: str | None, overwrite: bool = False, add: bool = False) -> None:
@@ -100,15 +100,15 @@ class OutputFolder:
         ]
 
     def train_again(self, run: str) -> None:
-        """Makes `begin_run` delete what an earlier training of this name left for TensorBoard."""
+        """Makes `begin_run` delete TensorBoard files of an earlier training with this name."""
         self._earlier += (self.tensorboard / run).glob("events.out.tfevents.*")
 
     def log(self, head: str) -> Path:
-        """The file for what the process of a head writes to standard error."""
+        """The file for the standard error of a head's process."""
         return self.logs / f"{head}.log"
 
     def make(self) -> None:
-        """Makes the folders that are not there yet."""
+        """Creates missing folders."""
         folders = [self.tensorboard, self.logs, self.path, *self.path.parents]
         self._made = [folder for folder in folders if not folder.exists()]
         for folder in (self.tensorboard, self.logs):
@@ -116,10 +116,10 @@ class OutputFolder:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keeps other runs out of the folder, which has been made, for as long as it is open.
+        """Locks the existing folder for this run while it is open.
 
         Raises:
-            ValueError: Another run is at work in it.
+            ValueError: Another run uses it.
         """
         folder = os.open(self.path, os.O_RDONLY)
         try:
@@ -135,7 +135,7 @@ class OutputFolder:
             os.close(folder)
 
     def undo(self) -> None:
-        """Removes the folders that `make` made, as far as they are empty."""
+        """Removes the folders that `make` created, if they are empty."""
         _remove_empty(self._made)
 
     def begin_run(self) -> None:
@@ -154,7 +154,7 @@ def _is_report(file: Path) -> bool:
 
 def _remove_empty(folders: list[Path] | set[Path]) -> None:
     for folder in folders:
-        with contextlib.suppress(OSError):  # it has files
+        with contextlib.suppress(OSError):  # it is not empty
             folder.rmdir()
 
 
@@ -165,11 +165,11 @@ def _new_folder() -> Path:
 
 
 class Comparison:
-    """The results of all that was compared. `str` gives the table, a notebook shows it as HTML.
+    """The results of a comparison. `str` returns the table, a notebook shows it as HTML.
 
     Attributes:
-        results: A `HeadResult` for each head or model and seed.
-        files: Where the results are.
+        results: A `HeadResult` per head or model and seed.
+        files: The files of the results.
     """
 
     def __init__(
@@ -189,22 +189,22 @@ class Comparison:
 
     @property
     def rows(self) -> list[SummaryRow]:
-        """The figures of the table, one row a head or model: `row.precision_at_1` and others."""
+        """The figures of the table, one row per head or model: `row.precision_at_1` and others."""
         return summarize(self.results)
 
     @property
     def curves(self) -> dict[str, list[list[CurvePoint]]]:
-        """The evaluations of each head or model: a list of points for each of its seeds."""
+        """The evaluations of each head or model: a list of points per seed."""
         return {head: [run.curve for run in runs] for head, runs in by_head(self.results).items()}
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The folder of the files."""
         return self.files.path
 
     @property
     def title(self) -> str:
-        """The data, in a line."""
+        """The data, as one line."""
         classes = (r.data["classes"] for r in self.results if "classes" in r.data)
         sizes = (r.batch_size for r in self.results if r.batch_size)
         parts = [f"{n:,} classes" for n in [*classes][:1]] + [f"batches of {n}" for n in sizes][:1]
@@ -212,12 +212,12 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What else a reader must know."""
+        """Notes for readers."""
         notes = [note for result in self.results for note in result.notes]
         return list(dict.fromkeys([*notes, *self._notes]))
 
     def begin(self) -> None:
-        """Deletes an earlier run's files, if that is still to be done, and writes those of this."""
+        """Deletes an earlier run's files, if not yet done, and writes this run's files."""
         if not self._begun:
             self._begun = True
             self.files.begin_run()
@@ -242,21 +242,21 @@ class Comparison:
             json.dump(content, file, indent=2, allow_nan=False)
 
     def draw(self) -> str:
-        """Writes the picture and the page; returns why there is no picture, if there is none."""
+        """Writes the picture and the page; returns the reason if there is no picture."""
         files, problem = self.files, ""
-        files.plot_png.unlink(missing_ok=True)  # that of an earlier state
+        files.plot_png.unlink(missing_ok=True)  # of an earlier state
         try:
             plot_curves(self.results, self.title, files.plot_png)
         except ImportError:
             problem = HOW_TO_GET_PLOTS
-        except Exception as error:  # whatever matplotlib stumbles over, the results are there
+        except Exception as error:  # results must survive any error of matplotlib
             problem = f"No plot: {root_message(str(error))}"
         with _replaced(files.page_html) as file:
             file.write(self._page())
         return problem
 
     def _page(self) -> str:
-        """Returns one HTML page with all there is, which needs no other file."""
+        """Returns a self-contained HTML page with everything."""
         title = html.escape(self.title)
         return f"""<!doctype html>
 <html lang="en">
@@ -321,7 +321,7 @@ def _write_csv(path: Path, names: list[str], rows: Iterable[dict[str, Any]]) -> 
 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[TextIO]:
-    """Writes a file in one go: a reader never sees half of it."""
+    """Writes a file atomically: a reader never sees half of it."""
     with written_whole(path) as new, open(new, "w", encoding="utf-8", newline="") as file:
         yield file
 
@@ -331,7 +331,7 @@ def _names(kind: Any) -> list[str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Returns operating system, processor, number of cores that may be used, and memory."""
+    """Returns operating system, processor, number of usable cores, and memory."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     affinity = hasattr(os, "sched_getaffinity")
     return {
@@ -343,7 +343,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def describe_versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that matter."""
+    """Returns the versions of Python and of relevant packages."""
     return {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
 
 

@@ -19,7 +19,7 @@ def find_files(folder: str) -> tuple[list[str], list[str]]:
     """Returns the training and the test files of a folder; see `datasets.split_files`.
 
     Raises:
-        ValueError: There is no such folder, or several such files.
+        ValueError: The folder does not exist, or there are several such files.
         OSError: There is no such file, or the folder can't be read.
     """
     if not Path(folder).is_dir():
@@ -32,12 +32,12 @@ def find_files(folder: str) -> tuple[list[str], list[str]]:
 
 
 def load(settings: DataSettings, send: Callable[..., None] = lambda **_: None) -> tuple[Any, Any]:
-    """Returns training and test examples, two `SparseExamples`, without those without labels.
+    """Returns training and test examples, two `SparseExamples`, without unlabelled examples.
 
     Args:
         settings: Which data.
-        send: As in `worker.py`: gets a `stage` while a file is read, and a `note` that says how
-            many examples were left out.
+        send: As in `worker.py`: called with a `stage` while a file is read, and with a `note` about
+            the number of examples left out.
 
     Raises:
         ValueError: A file is malformed, the two do not fit together, or there are too few examples
@@ -68,7 +68,7 @@ def load(settings: DataSettings, send: Callable[..., None] = lambda **_: None) -
 
 
 def _hold_out(examples: Any, share: float) -> tuple[Any, Any]:
-    """Parts examples at random, always in the same way."""
+    """Splits examples at random, always in the same way."""
     order = np.random.default_rng(0).permutation(len(examples))
     number = min(max(1, round(share * len(examples))), len(examples) - _MIN_EXAMPLES)
     if number < 1:
@@ -92,7 +92,7 @@ def _read(files: Sequence[str], send: Callable[..., None]) -> Any:
 
 
 def sizes(train: Any, test: Any) -> dict[str, int]:
-    """Returns what a report says of the data."""
+    """Returns the facts about the data for a report."""
     return {
         "train_examples": len(train),
         "test_examples": len(test),

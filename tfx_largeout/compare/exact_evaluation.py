@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ExactEvaluation: P@k and the exact loss of any model, whatever it was compiled with."""
+"""ExactEvaluation: P@k and the exact loss of any compiled model."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from tfx_largeout.metrics import ExactLoss, PrecisionAtK
 class ExactEvaluation(keras.Model):
     """Evaluates a compiled model with P@1, P@3, P@5 and the exact loss, in Keras's `evaluate`.
 
-    The model's metrics and losses are left alone. Its output is a head's; or logits or
-    probabilities `[..., C]`: what its loss says (`from_logits`), logits where that says nothing.
-    Behind Keras's softmax or sigmoid the logits themselves are taken. Of probabilities p_c,
-    log p_c are logits.
+    The model's metrics and losses are not used or changed. Its output comes from a head, or is
+    `[..., C]`: logits or probabilities by its loss (`from_logits`; default: logits). For Keras's
+    softmax or sigmoid, the logits before it are used. Probabilities p_c become the logits log p_c.
 
-    Labels are class ids, in any form of `normalize_labels`, or rows `[..., C]` as one-hot losses
-    have them; entries above 0 are labels. Example weights count.
+    Labels are class ids, in any form of `normalize_labels`, or rows `[..., C]` as for one-hot
+    losses; entries above 0 are labels. Example weights are used.
 
-    The attribute `num_classes` is C, once there was an evaluation; before it 0.
+    The attribute `num_classes` is C after an evaluation, and 0 before.
     """
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__()
         self.num_classes = 0
-        # In a function, where Keras does not see that this model has another one.
+        # In a function, so that Keras does not track the model as a part of this one.
         self._outputs = lambda x: model(x, training=False)
         self._from_logits = _from_logits(model.loss)
         ignored = getattr(model.loss, "ignore_class", None)
@@ -39,7 +38,7 @@ class ExactEvaluation(keras.Model):
         self.compile(run_eagerly=model.run_eagerly, jit_compile=False)
 
     def measure(self, data: dict[str, Any]) -> dict[str, float]:
-        """Evaluates on the data that the arguments of `evaluate` name."""
+        """Evaluates on the data of the arguments of `evaluate`."""
         values = self.evaluate(**data, verbose=0, return_dict=True)
         return {metric.name: float(values[metric.name]) for metric in self.exact}
 
@@ -71,15 +70,15 @@ class ExactEvaluation(keras.Model):
 
 
 def _from_logits(loss: Any) -> bool:
-    """Says whether a loss takes logits, or says nothing."""
+    """Returns whether a loss takes logits; None: unknown."""
     function = keras.losses.get(loss) if isinstance(loss, str) else loss
-    if getattr(function, "__name__", "").endswith("_crossentropy"):  # a function, by its defaults
+    if getattr(function, "__name__", "").endswith("_crossentropy"):  # a function: its defaults
         return False
     return bool(getattr(function, "from_logits", True))
 
 
 def _labels(y: Any, outputs: Any, has_head: bool) -> Any:
-    """Returns labels in a form that the metrics take."""
+    """Returns labels in a form for the metrics."""
     if not isinstance(y, tf.Tensor):
         return y
     wide = y.shape.rank == outputs.shape.rank and y.shape[-1] == outputs.shape[-1]

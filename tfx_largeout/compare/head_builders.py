@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HeadBuilder: how heads are made from their options, each with the loss that trains it."""
+"""HeadBuilder: creates heads from their options, each with the loss that trains it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TF_SAMPLERS = ("log_uniform", "uniform", "unigram")
 
 @dataclasses.dataclass(frozen=True)
 class HeadBuilder:
-    """What a head is made for; its methods make a head and a loss, or what these consist of."""
+    """The data and options for a head; its methods create a head and a loss, or their parts."""
 
     num_classes: int
     label_counts: Any  # [C]: how many training examples have each class
@@ -76,7 +76,7 @@ class HeadBuilder:
         return self._factored(), losses.TaylorSoftmax()
 
     def factored_spherical(self) -> Any:
-        # From positive logits, the order of the logits is that of the probabilities.
+        # With positive logits, logits and probabilities have the same order.
         head = self._factored(use_bias=True, bias_initializer="ones")
         return head, losses.SphericalSoftmax(epsilon=0.1)
 
@@ -89,7 +89,7 @@ class HeadBuilder:
         return self._sampled_head(self._sampler()), loss
 
     def indexed(self, kind: Callable[..., samplers.Sampler]) -> Any:
-        """A `SampledHead` with candidates from an index, and others."""
+        """A `SampledHead` with candidates from an index, and random ones."""
         others, own = self._sampler(), self._own()
         sampler = kind(self.options["num_found"], others, per_example=own)
         return self._sampled_head(sampler, self._index()), losses.ComplementarySum()
@@ -104,7 +104,7 @@ class HeadBuilder:
         return self._sampled_head(sampler), losses.ActiveSetSoftmax()
 
     def lsh_active_set(self) -> Any:
-        """A `SampledHead` with the classes of an LSH index alone."""
+        """A `SampledHead` with only candidates from an LSH index."""
         sampler = samplers.LSHEmbedding(self.options["num_found"], per_example=self._own())
         return self._sampled_head(sampler, self._index()), losses.ActiveSetSoftmax()
 
@@ -140,7 +140,7 @@ class HeadBuilder:
         return by_name[self.options["bias"]]()
 
     def _counts(self) -> Any:
-        # A class without training examples must be drawn at times: it is in no target.
+        # A class without training examples must sometimes be drawn: it is never a label.
         return np.maximum(self.label_counts, 1)
 
     def _row_optimizer(self) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that heads may have. Each is a flag of the command line."""
+"""The options of heads. Each is a flag of the command line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def one_of(choices: Collection[str]) -> Callable[[str], str]:
 
 
 class HeadOption(NamedTuple):
-    """An option that a head may have; `parse` raises ValueError with the rule and the text."""
+    """An option of heads; `parse` raises ValueError with the rule and the text."""
 
     name: str
     parse: Callable[[str], Any]
@@ -114,15 +114,15 @@ HEAD_OPTIONS = (
     HeadOption("num_tables", positive_integer, "hash tables"),
 )
 
-TUNED_CLASSES = 139_536  # of the shipped data, for which defaults were chosen
+TUNED_CLASSES = 139_536  # of the shipped data, for which defaults were tuned
 _NUMBERS_OF_CLASSES = {"num_sampled", "num_found", "num_selected", "num_words", "top_k"}
-# Where an option has this value, the other one counts for nothing. It comes after it, above.
+# If an option has this value, the other option, defined above, is ignored.
 _VOID = {("head_optimizer", SAME): "head_learning_rate", ("backward", "all"): "num_selected"}
 _RATES = {f"{part}_optimizer": f"{part}_learning_rate" for part in ("trunk", "head")}
 
 
 def without_unused(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of a head without those that its other options make void."""
+    """Returns options of a head without those that its other options disable."""
     void = {other for (name, value), other in _VOID.items() if options.get(name) == value}
     return {name: value for name, value in options.items() if name not in void}
 
@@ -130,10 +130,10 @@ def without_unused(options: dict[str, Any]) -> dict[str, Any]:
 def with_rates(
     options: dict[str, Any], defaults: dict[str, Any], chosen: Collection[str]
 ) -> dict[str, Any]:
-    """Returns options of a head with the learning rates that suit optimizers of another kind.
+    """Returns options of a head with learning rates for the chosen optimizers.
 
-    A rate among the defaults holds for the optimizers that step as the one among them does; another
-    one gets the default of its own class, unless a rate was chosen.
+    A default rate is for optimizers with the same kind of step as the default one; another
+    optimizer gets the default rate of its class, unless a rate was chosen.
     """
     rates = {
         rate: inspect.signature(OPTIMIZERS[options[name]]).parameters["learning_rate"].default
@@ -156,10 +156,10 @@ def fitted(
     in_proportion: tuple[str, ...] = (),
     chosen: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns options whose defaults go with the number of classes; what the user chose stays.
+    """Returns options with defaults adapted to the number of classes; chosen ones stay.
 
-    Numbers of classes become at most C; options that are `in_proportion` to C are scaled. What has
-    another value than the default counts as chosen, too.
+    Numbers of classes become at most C; options that are `in_proportion` to C are scaled. An option
+    with another value than the default counts as chosen, too.
     """
     untouched = {
         name: value
@@ -183,15 +183,15 @@ def at_most(options: dict[str, Any], num_classes: int) -> dict[str, Any]:
 def choose_options(
     option: HeadOption, texts: list[str], defaults: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Reads what the user gave for one option: `VALUE` for all heads, or `HEAD=VALUE`.
+    """Reads the texts of one option: `VALUE` for all heads, or `HEAD=VALUE`.
 
     Args:
         option: The option.
-        texts: What came with the flag, in order; each may hold several, parted by commas.
+        texts: The texts of the flag, in order; each may have several values, separated by commas.
         defaults: The chosen heads, and the default options of each.
 
     Returns:
-        For each head that got a value, `{option name: value}`; that for one head alone goes first.
+        `{option name: value}` for each head with a value; a value for one head has priority.
 
     Raises:
         ValueError: A value is wrong, or given twice; one sentence with flag, rule and value.

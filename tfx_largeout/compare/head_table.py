@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of heads that can be compared. A new head adds a row; a user's head has one, too."""
+"""The table of heads that can be compared. A new head adds a row; custom heads get one, too."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from tfx_largeout.heads.tf_candidate_sampling import TFCandidateSamplingHead
 
 
 class HeadRow(NamedTuple):
-    """A head, the loss it trains with, and what serves it best.
+    """A head, its loss, and its best settings.
 
-    `options` (see `head_options.py`) have the best that was found for the shipped data
-    (docs/guides/compare.md has what was tried); `make` returns head and loss.
+    `options` (see `head_options.py`) have the best settings found for the shipped data
+    (docs/guides/compare.md lists the trials); `make` returns head and loss.
     """
 
     name: str
     description: str
     options: dict[str, Any]
     make: Callable[[HeadBuilder], tuple[Any, Any]]
-    in_proportion: tuple[str, ...] = ()  # options whose default is in proportion to the classes
-    # Whether the head has an optimizer of its own; else the model's has two parts
-    # (`keras.optimizers.MultiOptimizer`), or trains all.
+    in_proportion: tuple[str, ...] = ()  # options whose default is proportional to C
+    # Whether the head has a separate optimizer; otherwise the model's optimizer has two parts
+    # (`keras.optimizers.MultiOptimizer`), or trains everything.
     updates_itself: bool = True
 
     @property
     def default_options(self) -> dict[str, Any]:
-        """The default options with the Keras that is installed."""
+        """The default options for the installed Keras."""
         return {**self.options, "head_optimizer": SAME} if self._lacks_one else dict(self.options)
 
     @property
@@ -45,12 +45,12 @@ class HeadRow(NamedTuple):
         return not self.updates_itself and not hasattr(keras.optimizers, "MultiOptimizer")
 
     def check(self, options: dict[str, Any], training: TrainingSettings) -> None:
-        """Refuses what the head would refuse when its turn to be trained has come.
+        """Raises the errors of the head's arguments early, before training.
 
-        What depends on the number of classes or on workers is left to the head.
+        Checks that need the number of classes or the workers are left to the head.
 
         Raises:
-            ValueError: One sentence with the option, the rule and the value.
+            ValueError: In one sentence: the option, the rule and the value.
         """
         if self._lacks_one and options["head_optimizer"] != SAME:
             raise ValueError(
@@ -277,7 +277,7 @@ HEAD_TABLE = (
     ),
 )
 
-# What runs unless `--heads` says otherwise: ours first, then what it is measured by.
+# The heads without `--heads`: this package's first, then peers.
 DEFAULT_HEADS = (
     "complementary_sum",
     "tf_sampled_softmax_row_adam",
@@ -287,7 +287,7 @@ DEFAULT_HEADS = (
 
 
 _BY_NAME = {row.name: row for row in HEAD_TABLE}
-# The usual losses: that of the first class that a head is an instance of.
+# The usual losses: the entry of the first class of which a head is an instance.
 _LOSSES = (
     (TFCandidateSamplingHead, losses.TFCandidateSamplingLoss),
     (heads.HierarchicalSoftmaxHead, losses.NegativeLogLikelihood),
@@ -299,10 +299,10 @@ _LOSSES = (
 
 
 def head_row(name: str, function: str = "") -> HeadRow:
-    """Returns the row of a head; `function` is `package.module:function` for a user's head.
+    """Returns the row of a head; `function` is `package.module:function` for a custom head.
 
     Raises:
-        ValueError: There is no such head, or no such function.
+        ValueError: The head or the function does not exist.
     """
     if not function:
         if name not in _BY_NAME:
@@ -318,10 +318,10 @@ def head_row(name: str, function: str = "") -> HeadRow:
 
 
 def load_function(text: str) -> Callable[..., Any]:
-    """Returns the function that `package.module:function` names; the current folder counts.
+    """Returns the function `package.module:function`, also from the current folder.
 
     Raises:
-        ValueError: There is none, in one sentence.
+        ValueError: The function does not exist; the message is one sentence.
     """
     module, _, name = text.rpartition(":")
     if not module or not name.isidentifier():
@@ -337,7 +337,7 @@ def load_function(text: str) -> Callable[..., Any]:
         ) from None
     finally:
         sys.path.remove(folder)
-        if folder not in sys.path:  # last, for what the function itself imports later
+        if folder not in sys.path:  # at the end, for later imports of the function
             sys.path.append(folder)
     if not hasattr(found, name):
         raise ValueError(f"must name a function of the module; got {text!r}, where no {name} is")
@@ -348,10 +348,10 @@ def load_function(text: str) -> Callable[..., Any]:
 
 
 def head_and_loss(name: str, made: Any) -> tuple[Any, Any]:
-    """Returns head and loss of what the function `name` made: both, or a head of this package.
+    """Returns head and loss from the result of the function `name`: both, or only a head.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: The result has another type.
     """
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], heads.Head):
         return made

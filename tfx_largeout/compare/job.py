@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job: one head after the other is trained, with a line of progress, and reported."""
+"""The job: trains one head after the other, with a line of progress, and reports the results."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ EXIT_SUCCESS, EXIT_FAILURE, EXIT_INTERRUPTED = 0, 1, 130
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to compare, in the order of training: heads with their options, then peers."""
+    """The comparison, in the order of training: heads with their options, then peers."""
 
     heads: dict[str, dict[str, Any]]
-    data_name: str  # what the user calls the data
+    data_name: str  # the user's name for the data
     data: DataSettings
     training: TrainingSettings
     peers: tuple[str, ...] = ()
-    # Of each head, the names of the options that the user chose.
+    # For each head, the names of the options chosen by the user.
     chosen: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    missing_peers: tuple[str, ...] = ()  # those that would come, were they installed
-    # `package.module:function` of each head of the user's own.
+    missing_peers: tuple[str, ...] = ()  # peers that are not installed
+    # `package.module:function` of each custom head.
     functions: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class EarlierRun(NamedTuple):
-    """A finished run, to which heads are added: what its `results.json` says."""
+    """A finished run to which heads are added, read from its `results.json`."""
 
-    configuration: dict[str, Any]  # all but the results
+    configuration: dict[str, Any]  # everything except the results
     data_name: str
     data: DataSettings
     training: TrainingSettings
@@ -58,7 +58,7 @@ class EarlierRun(NamedTuple):
         """Reads a `results.json`.
 
         Raises:
-            ValueError: It is none of `tfx-largeout compare`, as this version writes it.
+            ValueError: It was not written by this version of `tfx-largeout compare`.
         """
         try:
             content = json.loads(file.read_bytes())
@@ -74,10 +74,10 @@ class EarlierRun(NamedTuple):
             ) from None
 
     def without(self, heads: Collection[str]) -> EarlierRun:
-        """Returns what is left when some heads are trained again.
+        """Returns the run without heads that are trained again.
 
         Raises:
-            ValueError: One of them was trained to its end, with all seeds.
+            ValueError: One of them has finished training, with all seeds.
         """
         for head in heads:
             statuses = {result.status for result in self.results if result.head == head}
@@ -87,13 +87,13 @@ class EarlierRun(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of the command that say what data and training are."""
+        """The command's arguments for data and training."""
         settings = {**dataclasses.asdict(self.data), **dataclasses.asdict(self.training)}
         return {"data": self.data_name, **settings}
 
 
 def _all_fields(kind: Any, values: dict[str, Any]) -> Any:
-    """Makes settings, of which none may be missing: its default may have been another one."""
+    """Creates settings; none may be missing, since its default may have changed."""
     missing = {field.name for field in dataclasses.fields(kind)} - values.keys()
     if missing:
         raise KeyError(", ".join(sorted(missing)))
@@ -107,9 +107,9 @@ def run_job(
     open_page: bool = False,
     earlier: EarlierRun | None = None,
 ) -> int:
-    """Trains the heads, each by the command `worker`, and reports to a folder that has been made.
+    """Trains the heads, each by the command `worker`, and reports to an existing folder.
 
-    Heads are added to those of an `earlier` run in its own folder.
+    With an `earlier` run, heads are added to its folder.
 
     Returns:
         The exit code: 1 if a head failed, 130 after Ctrl-C, else 0.
@@ -155,7 +155,7 @@ def _train(
 
 
 def _added(new: dict[str, Any], earlier: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns the configuration of a run to which heads are added, and a note on these."""
+    """Returns the configuration of a run to which heads are added, and a note about them."""
     note, where = "", ("machine", "versions")
     if any(new[name] != earlier[name] for name in where):
         machine, version = new["machine"], new["versions"]["tensorflow"]
@@ -199,7 +199,7 @@ def _describe_length(job: Job) -> str:
 
 
 def run_name(head: str, seed: int, seeds: int) -> str:
-    """Returns the name of the turn of a head, if there are several seeds of each."""
+    """Returns the name of a head's turn, with the seed if there are several."""
     return head if seeds == 1 else f"{head}-seed{seed}"
 
 
@@ -210,15 +210,15 @@ def take_turns(
 ) -> None:
     """Trains, with progress on standard error, and prints the table on standard output.
 
-    A turn is what progress calls it, and a function that trains; an interrupted one is the last.
-    CSV and JSON are written anew after each, so that nothing is lost whatever happens. Files of an
+    A turn is a name for the progress line, and a function that trains; an interrupted turn is the
+    last. CSV and JSON are rewritten after each turn, so that no results are lost. Files of an
     earlier run are deleted once a training has begun.
     """
     progress = Progress(sys.stderr, settings, [name for name, _ in turns])
 
     def on_change(result: HeadResult, loss: float | None) -> None:
         if result.stage == "training":
-            comparison.begin()  # the data are good: now an earlier run's results may go
+            comparison.begin()  # data are valid: earlier results may be deleted
         progress.update(result, loss)
 
     left, interrupted = list(turns), False
@@ -241,16 +241,16 @@ def take_turns(
 
 
 def say(text: str) -> None:
-    """Tells the user something on standard error."""
+    """Prints a message on standard error."""
     if text:
         print(text, file=sys.stderr, flush=True)
 
 
 class Progress:
-    """Shows how far a head is: one of `heads`, whose names are all that `begin` will get.
+    """Shows the progress of each of `heads`, the names for `begin`.
 
-    On a terminal its line, with a bar, is rewritten with each event; elsewhere there is a new line
-    for each evaluation.
+    On a terminal the line, with a bar, is rewritten at each event; elsewhere each evaluation prints
+    a line.
     """
 
     def __init__(self, stream: TextIO, settings: TrainingSettings, heads: list[str]) -> None:
@@ -263,19 +263,19 @@ class Progress:
         self._loss: float | None = None
 
     def begin(self, head: str) -> None:
-        """Tells that a head's process starts."""
+        """Shows that a head's process starts."""
         self._name, self._num_points, self._loss = f"{head:{self._width}}", 0, None
         self._show(f"{self._name}  starting")
 
     def update(self, result: HeadResult, loss: float | None) -> None:
-        """Shows a result that has changed, and the latest training loss."""
+        """Shows a changed result, and the latest training loss."""
         self._loss = self._loss if loss is None else loss
         if self._live or len(result.curve) > self._num_points:
             self._num_points = len(result.curve)
             self._show(self._line(result))
 
     def end(self, result: HeadResult) -> None:
-        """Leaves a last line behind."""
+        """Prints the last line."""
         if result.status == "failed":
             self._show(f"{self._name}  failed: {result.error}")
         elif self._live:
@@ -285,7 +285,7 @@ class Progress:
             self._stream.flush()
 
     def _line(self, result: HeadResult) -> str:
-        if not result.steps_per_epoch:  # of a peer, or before the first step
+        if not result.steps_per_epoch:  # a peer, or before the first step
             if not result.curve:
                 return f"{self._name}  {result.stage}"
             precision = 100 * result.curve[-1].precision_at_1

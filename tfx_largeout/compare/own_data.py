@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OwnData: what a user gives `fit`, with what a comparison must know of it."""
+"""OwnData: a user's data for `fit`, with facts that a comparison needs."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _KERAS_BATCH = 32
 
 
 class OwnData:
-    """Examples to train on or to evaluate on, as `fit` and `evaluate` take them.
+    """Examples for training or evaluation, in a form for `fit` and `evaluate`.
 
     They are a tuple `(x, y)` or `(x, y, weights)`, of arrays or SciPy's sparse matrices; a
-    `tf.data.Dataset`, a Keras `PyDataset`, or another iterable of known length that begins anew
-    each time, such as a data loader. A data set that does not know its length is read once, to
-    count its batches. Errors name them `name`.
+    `tf.data.Dataset`, a Keras `PyDataset`, or another iterable of known length that can be read
+    repeatedly, such as a data loader. A dataset of unknown length is read once, to count its
+    batches. `name` is used in errors.
 
     Attributes:
-        arguments: Those of `evaluate`.
-        batches: How many there are.
-        batch_size: Examples of the first one.
+        arguments: The arguments of `evaluate`.
+        batches: The number of batches.
+        batch_size: The number of examples in the first batch.
 
     Raises:
-        TypeError: `data` is nothing of that.
-        ValueError: It has no end, or nothing in it; or `batch_size` is given and not for arrays.
+        TypeError: `data` has another type.
+        ValueError: It is infinite or empty; or `batch_size` is given, and it is not arrays.
     """
 
     def __init__(self, name: str, data: Any, batch_size: int | None) -> None:
@@ -55,7 +55,7 @@ class OwnData:
                 )
             self.batches = _number_of_batches(name, data)
             self.arguments = {"x": data}
-            if isinstance(data, tf.data.Dataset):  # Keras would look for its end by a step too many
+            if isinstance(data, tf.data.Dataset):  # Keras would find its end by one step too many
                 length = tf.data.experimental.assert_cardinality(self.batches)
                 self.arguments = {"x": data.apply(length)}
             self.batch_size = _length(next(_labels_of(data))) if self.batches else 0
@@ -69,10 +69,10 @@ class OwnData:
         return {**self.arguments, "shuffle": False} if is_dataset else self.arguments
 
     def check_ids(self, num_classes: int) -> None:
-        """Checks labels before anything is trained: heads take class ids. All of arrays; else some.
+        """Checks before training that labels are class ids: all labels of arrays, otherwise some.
 
         Raises:
-            TypeError, ValueError: They are no class ids.
+            TypeError, ValueError: They are not class ids.
         """
         labels = next(_labels_of(self._data))
         if labels is None or isinstance(labels, dict):
@@ -86,10 +86,10 @@ class OwnData:
         self._counts(labels, num_classes)
 
     def label_counts(self, num_classes: int) -> np.ndarray:
-        """Returns how many examples have each class, `[C]` int64; reads all labels.
+        """Returns the number of examples per class, `[C]` int64; reads all labels.
 
         Raises:
-            TypeError, ValueError: They are no class ids.
+            TypeError, ValueError: They are not class ids.
         """
         counts = np.zeros(num_classes, np.int64)
         for labels in _labels_of(self._data):
@@ -116,10 +116,10 @@ class OwnData:
 
 
 def own_data(train: Any, validation: Any, batch_size: int | None) -> tuple[OwnData, OwnData]:
-    """Returns both, with a batch size for the one that is arrays.
+    """Returns both, with the batch size for those that are arrays.
 
     Raises:
-        TypeError, ValueError: As `OwnData`; so where `batch_size` is for none of them.
+        TypeError, ValueError: As `OwnData`; also if `batch_size` is given and neither is arrays.
     """
     if batch_size is not None:
         batch_size = integer_argument("batch_size", batch_size, at_least=1)
@@ -157,7 +157,7 @@ def _is_arrays(data: Any) -> bool:
 
 
 def _labels_of(data: Any) -> Iterator[Any]:
-    """Yields the labels of each batch; those of arrays at once."""
+    """Yields the labels of each batch; labels of arrays at once."""
     batches = [data] if _is_arrays(data) else data
     if isinstance(data, keras.utils.PyDataset):
         batches = (data[number] for number in range(data.num_batches))
@@ -179,7 +179,7 @@ def _is_sparse(labels: Any) -> bool:
 
 
 def _is_one_hot(labels: Any, num_classes: int) -> bool:
-    """Says whether labels are rows of zeros and ones, one per class; of two classes, floats."""
+    """Returns whether labels are rows of C zeros and ones (for two classes: only floats)."""
     if _is_sparse(labels):
         return False
     labels = np.asarray(labels)

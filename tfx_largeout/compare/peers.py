@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users may pick instead of a network: other packages, by their defaults.
+"""Alternatives to a network: other packages, with their defaults.
 
-All get log TF-IDF features, rows of length 1, whatever the heads get, and are timed separately.
+All get log TF-IDF features with rows of norm 1, independent of the heads' features, and are timed
+separately.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ import numpy as np
 from tfx_largeout.compare.data import sizes
 from tfx_largeout.compare.results import CurvePoint
 
-if TYPE_CHECKING:  # it takes longer to import than all the rest
+if TYPE_CHECKING:  # it takes longer to import than the rest
     from tfx_largeout.datasets import SparseExamples
 
 K, _CUTOFFS = 5, (1, 3, 5)
 _NEIGHBORS, _TEMPERATURE, _ROWS = 100, 0.1, 256
-_MOST_PAIRS = 5 * 10**9  # of a training and a test example that are compared, in about a minute
+_MOST_PAIRS = 5 * 10**9  # compared training and test examples, in a minute
 
 
 class Peer(NamedTuple):
     """A method to compare with.
 
     `train(examples)` returns `predict(examples)`, which returns the K best classes of each example,
-    `[N, K]`, -1 where it has fewer.
+    `[N, K]`, padded with -1.
     """
 
-    package: str  # what it needs; empty if nothing
+    package: str  # the required package; empty if none
     train: Callable[[SparseExamples], Callable[[SparseExamples], np.ndarray]]
 
     @property
     def installed(self) -> bool:
-        """Whether its package is there."""
+        """Whether its package is installed."""
         return not self.package or importlib.util.find_spec(self.package) is not None
 
     @property
@@ -54,7 +55,7 @@ class Peer(NamedTuple):
 def train_peer(
     name: str, train: SparseExamples, test: SparseExamples, send: Callable[..., None]
 ) -> None:
-    """Trains a peer, and sends what happens, as `training.train` does for a head."""
+    """Trains a peer, and sends events, as `training.train` does for a head."""
     from tfx_largeout.datasets import tf_idf
 
     peer = PEERS[name]
@@ -87,7 +88,7 @@ def omikuji(train: SparseExamples) -> Callable[[SparseExamples], np.ndarray]:
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "train.txt"
-        # omikuji refuses a file if an example of it has no features.
+        # omikuji raises an error if an example has no features.
         _write(train.take(np.flatnonzero(np.diff(train.feature_splits))), file)
         with _quiet_stderr():
             model = package.Model.train_on_data(
@@ -123,7 +124,7 @@ def napkinxc(train: SparseExamples) -> Callable[[SparseExamples], np.ndarray]:
 
 
 def tf_idf_neighbors(train: SparseExamples) -> Callable[[SparseExamples], np.ndarray]:
-    """The labels of the 100 nearest examples, weighted by exp(cosine / 0.1); trains nothing."""
+    """The labels of the 100 nearest examples, weighted by exp(cosine / 0.1), without training."""
     import tensorflow as tf
 
     from tfx_largeout.models.example_vectors import nearest, shares, stored_arrays
@@ -185,7 +186,7 @@ def _write(examples: SparseExamples, file: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Keeps what other languages print to standard error out of sight."""
+    """Hides output of native code on standard error."""
     saved = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)

@@ -15,7 +15,7 @@ HOW_TO_GET_PLOTS = (
     "No plots: matplotlib is not installed; get it with `pip install matplotlib`, or in a clone "
     '`pip install ".[plot]"`.'
 )
-# Okabe and Ito's colours, which colour-blind people can tell apart, without the yellow.
+# Okabe and Ito's colours, distinguishable with colour blindness, without yellow.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _DASHES = ("-", "--", ":")
 _ROWS = (
@@ -28,9 +28,9 @@ _ROWS = (
 def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
     """Draws P@1, P@5 and the exact loss, each against seconds of training and examples seen.
 
-    Both axes are logarithmic, so that the untrained model is not there. Of several seeds there is
-    the mean, in a band from the least to the most. Results without a trained point are left out;
-    without any others there is no picture.
+    Both axes are logarithmic, so the untrained model is not shown. For several seeds the mean is
+    shown, with a band from minimum to maximum. Results without a trained point are left out; if
+    none are left, there is no picture.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -42,7 +42,7 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
     heads = by_head(result for result in results if len(result.curve) > 1)
     if not heads:
         return
-    timed = any(result.seconds > 0 for result in results)  # not where there is one step alone
+    timed = any(result.seconds > 0 for result in results)  # False with only one step
     figure = Figure(figsize=(11, 11), dpi=110, layout="constrained")
     figure.suptitle(title, parse_math=False)
     panels = figure.subplots(3, 2, sharex="col", sharey="row")
@@ -71,7 +71,7 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
 def _draw(
     panel: Any, head: str, runs: Sequence[HeadResult], against: str, field: str, scale: float
 ) -> None:
-    length = min(len(run.curve) for run in runs)  # two evaluations may have come at once
+    length = min(len(run.curve) for run in runs)  # two evaluations may coincide
     curves = [
         (run, [run.curve[round(i)] for i in np.linspace(1, len(run.curve) - 1, length - 1)])
         for run in runs

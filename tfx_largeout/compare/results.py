@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each training gave, and one row of figures a head for table, page, CSV and JSON."""
+"""Results of each training, and one row of figures per head for table, page, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from typing import Any, NamedTuple
 class CurvePoint:
     """One evaluation on the test examples."""
 
-    step: int  # of training before it
+    step: int  # training steps before it
     epoch: float
-    seconds: float  # of training before it, as `TrainingClock` counts them
-    # Mean of the steps since the evaluation before; None for the untrained model. On the scale of
-    # the head's own loss: not comparable between heads.
+    seconds: float  # training time before it, by `TrainingClock`
+    # Mean over the steps since the last evaluation; None for the untrained model. On the scale of
+    # the head's loss: not comparable between heads.
     train_loss: float | None
     precision_at_1: float  # in [0, 1], and so on
     precision_at_3: float
     precision_at_5: float
-    ps_precision_at_1: float | None = None  # propensity-scored; None for peers, which are no heads
+    ps_precision_at_1: float | None = None  # propensity-scored; None for peers
     exact_loss: float | None = None  # over all classes, in nats; None for peers
 
 
 @dataclasses.dataclass
 class HeadResult:
-    """How far a head came, or a peer (`peers.py`), which has no steps."""
+    """The result of a head, or of a peer (`peers.py`), which has no steps."""
 
     head: str
     options: dict[str, Any]
     status: str = "interrupted"  # or "running", "done", "failed"
-    error: str | None = None  # one sentence, where it failed
+    error: str | None = None  # one sentence if it failed
     steps_per_epoch: int = 0
     steps: int = 0
-    seconds: float = 0.0  # of training so far, as `TrainingClock` counts them
-    wall_seconds: float = 0.0  # from start to end of its process, everything included
-    peak_bytes: int = 0  # the most memory that the process held
+    seconds: float = 0.0  # training time so far, by `TrainingClock`
+    wall_seconds: float = 0.0  # of its process, everything included
+    peak_bytes: int = 0  # peak memory of the process
     parameters: int = 0  # of the model
     data: dict[str, int] = dataclasses.field(default_factory=dict)  # examples, features, classes
     implementation: str = ""  # of the custom ops
-    stage: str = "starting"  # what its process was last seen doing: reading a file, or "training"
+    stage: str = "starting"  # last state of its process: reading a file, or "training"
     notes: list[str] = dataclasses.field(default_factory=list)  # for a reader of the results
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
     with_neighbors: CurvePoint | None = None  # the last evaluation together with nearest neighbors
@@ -58,7 +58,7 @@ class HeadResult:
         return cls(**{**fields, **points, "with_neighbors": last and CurvePoint(**last)})
 
     def take(self, told: dict[str, Any]) -> float | None:
-        """Takes in what a training tells; see `worker.py`. Returns the loss, if it has one."""
+        """Updates the result by an event (see `worker.py`); returns its loss, if any."""
         for name, value in told.items():
             if name == "note":
                 self.notes.append(value)
@@ -77,35 +77,35 @@ class HeadResult:
 
     @property
     def milliseconds_per_step(self) -> float | None:
-        """Mean time of a step, or None before there is one."""
+        """Mean time of a step; None before the first."""
         return 1000 * self.seconds / self.steps if self.seconds and self.steps else None
 
     @property
     def seconds_per_epoch(self) -> float | None:
-        """Time of an epoch: of a whole one, even if less was run. None before there is a time."""
+        """Time of a whole epoch, extrapolated if less was run. None if unknown."""
         return self.seconds / self.epochs if self.seconds and self.epochs else None
 
 
-# Whose speed others are measured by: the full softmax, as the command or `compare_heads` has it.
+# The reference of speed-ups: the full softmax, as named by the command or `compare_heads`.
 BASELINES = ("full_softmax", "dense")
 
 
 @dataclasses.dataclass(frozen=True)
 class SummaryRow:
-    """A head's figures: of several seeds the mean. None where there is no such figure."""
+    """A head's figures: the mean over seeds. None if there is no such figure."""
 
     head: str
-    status: str  # of several seeds the worst
+    status: str  # the worst of all seeds
     error: str | None
-    seeds: int = 1  # with how many it was trained
+    seeds: int = 1  # the number of seeds
     steps: int = 0
     epochs: float = 0.0
     seconds: float = 0.0  # of training
-    wall_seconds: float = 0.0  # reading data, compilation and evaluation included
+    wall_seconds: float = 0.0  # includes reading data, compilation and evaluation
     ms_per_step: float | None = None
     seconds_per_epoch: float | None = None
     epoch_extrapolated: bool = False  # less than an epoch was run
-    speed_up: float | None = None  # seconds an epoch of the full softmax, divided by this head's
+    speed_up: float | None = None  # seconds per epoch of the full softmax, divided by this head's
     precision_at_1: float | None = None  # at the end, in [0, 1], and so on
     precision_at_3: float | None = None
     precision_at_5: float | None = None
@@ -116,16 +116,16 @@ class SummaryRow:
     precision_at_5_spread: float | None = None
     ps_precision_at_1_spread: float | None = None
     exact_loss_spread: float | None = None
-    seconds_to_50: float | None = None  # of training, to 50% of the best final P@1 of all rows
+    seconds_to_50: float | None = None  # training time to 50% of the best final P@1 of all rows
     seconds_to_90: float | None = None
-    peak_memory_mib: float | None = None  # of several seeds the most
+    peak_memory_mib: float | None = None  # the maximum over seeds
 
 
 _QUALITY = ("precision_at_1", "precision_at_3", "precision_at_5", "ps_precision_at_1", "exact_loss")
 
 
 def by_head(results: Iterable[HeadResult]) -> dict[str, list[HeadResult]]:
-    """Returns the results of each head, one a seed, in the order in which heads came first."""
+    """Returns the results of each head, one per seed; heads in the order of their first result."""
     groups: dict[str, list[HeadResult]] = {}
     for result in results:
         groups.setdefault(result.head, []).append(result)
@@ -135,7 +135,7 @@ def by_head(results: Iterable[HeadResult]) -> dict[str, list[HeadResult]]:
 def summarize(results: Sequence[HeadResult]) -> list[SummaryRow]:
     """Returns a row for each head.
 
-    The speed-up is None where the full softmax was not trained to its end.
+    The speed-up is None if the full softmax was not trained to its end.
     """
     groups = by_head([part for result in results for part in _parts(result)])
     rows = {head: _row(head, runs) for head, runs in groups.items()}
@@ -154,7 +154,7 @@ def summarize(results: Sequence[HeadResult]) -> list[SummaryRow]:
 
 
 def _parts(result: HeadResult) -> list[HeadResult]:
-    """Returns a result, and what it is together with nearest neighbors, which has no steps."""
+    """Returns a result, and its result with nearest neighbors, which has no steps."""
     point = result.with_neighbors
     if point is None:
         return [result]
@@ -199,12 +199,12 @@ def _row(head: str, runs: Sequence[HeadResult]) -> SummaryRow:
 
 
 def _counted(runs: Sequence[HeadResult]) -> Sequence[HeadResult]:
-    """Returns the runs that came to their end, or all if none did."""
+    """Returns the finished runs, or all if none finished."""
     return [run for run in runs if run.status == "done"] or runs
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Returns the mean, or None where a value is missing."""
+    """Returns the mean, or None if a value is missing."""
     every = list(values)
     known = [value for value in every if value is not None]
     return sum(known) / len(known) if known and len(known) == len(every) else None
@@ -216,24 +216,24 @@ def _spread(values: Sequence[float | None]) -> float | None:
 
 
 def _seconds_to(target: float, runs: Sequence[HeadResult]) -> float | None:
-    if target == 0:  # reached by anything, at once: says nothing
+    if target == 0:  # any curve reaches it at once
         return None
     reached = [time_to_reach(run.curve, target) for run in _counted(runs)]
     return _mean(moment and moment.seconds for moment in reached)
 
 
 class Reached(NamedTuple):
-    """When a curve first reached its target."""
+    """The point at which a curve first reached its target."""
 
     epochs: float
     seconds: float
 
 
 def time_to_reach(curve: Sequence[CurvePoint], target: float) -> Reached | None:
-    """Returns when P@1 first reached `target`, on straight lines between the evaluations.
+    """Returns when P@1 first reached `target`, with linear interpolation between evaluations.
 
-    The curve begins with the untrained model, or with the one evaluation that there is. None if no
-    evaluation reached the target.
+    The curve begins with the untrained model, or with the only evaluation. None if no evaluation
+    reached the target.
     """
     for before, after in zip([None, *curve], curve, strict=False):
         if after.precision_at_1 < target:

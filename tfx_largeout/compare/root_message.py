@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 
-# What TensorFlow and Keras put around it: escape codes, names of nodes, of ops and of error kinds.
+# Additions of TensorFlow and Keras: escape codes, names of nodes, of ops and of error kinds.
 _DECORATION = re.compile(
     r"\x1b\[[0-9;]*m"
     r"|\{\{.*?\}\}"
     r"|\[Op:[^\]]*\]( name:.*)?"
     r"|^\s*\(\d+\) [A-Z_]+:"
 )
-# Lines that come before it: where in a graph the error arose.
+# Lines before it: the position of the error in a graph.
 _PREFACE = re.compile(
     r"Graph execution error:"
     r"|Detected at node "
@@ -25,7 +25,7 @@ _MAX_LENGTH = 300
 
 
 def root_message(text: str) -> str:
-    """Returns the first line that says what is wrong, of at most 300 characters.
+    """Returns the first line with the actual error, of at most 300 characters.
 
     Args:
         text: The whole message. TensorFlow puts the stack of a graph's node before the sentence,

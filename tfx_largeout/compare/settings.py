@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is trained, and how: the whole job and one head's part of it.
+"""Settings of training: of the whole job and of one head.
 
-The fields of `DataSettings` and `TrainingSettings` that are made by `_option` are options of the
-command, with the words of its help.
+The fields of `DataSettings` and `TrainingSettings` created by `_option` are options of the command,
+with its help texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST = 2**31 - 1
 
 
 def positive_number(text: str) -> float:
-    """Parses a number above 0 that is one in float32, too."""
+    """Parses a number that is above 0 and finite in float32, too."""
     value = _number(text)
     if not 0 < value < np.inf:
         raise ValueError(f"must be a number above 0; got {text!r}")
@@ -65,7 +65,7 @@ def _seed(text: str) -> int:
 
 
 def _option(value: Any, help: str | None, **arguments: Any) -> Any:
-    """Returns a field with its default, and the arguments that argparse gets for it."""
+    """Returns a field with its default, and its arguments for argparse."""
     metadata = {"default": value, "help": help, **arguments}
     return dataclasses.field(default=value, metadata=metadata)
 
@@ -80,10 +80,10 @@ _COUNT: dict[str, Any] = {"type": positive_integer, "metavar": "N"}
 
 @dataclasses.dataclass(frozen=True)
 class DataSettings:
-    """Which examples, and how their features are weighted."""
+    """The examples, and the weighting of their features."""
 
-    wordnet: str | None = "hyper"  # which of the shipped sets; None for files of the user
-    train: Sequence[str] = ()  # those files: one, or that of features and that of labels
+    wordnet: str | None = "hyper"  # one of the shipped sets; None: files of the user
+    train: Sequence[str] = ()  # files: one, or features and labels
     test: Sequence[str] = ()
     features: str = _option(
         FEATURES[0],
@@ -116,7 +116,7 @@ class DataSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """What all heads have in common. One of `budget` and `epochs` is None."""
+    """The common settings of all heads. One of `budget` and `epochs` is None."""
 
     budget: float | None = _option(
         25.0,
@@ -156,7 +156,7 @@ class TrainingSettings:
     )
 
     def fraction_done(self, steps: int, seconds: float, steps_per_epoch: int) -> float:
-        """How much of the training is over: 1 at its end."""
+        """The share of the training that is done: 1 at its end."""
         if self.epochs is not None:
             return steps / max(1, round(self.epochs * steps_per_epoch))
         return seconds / self.budget if self.budget else math.inf
@@ -164,15 +164,15 @@ class TrainingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSettings:
-    """All that a worker needs to train one head."""
+    """The settings with which a worker trains one head."""
 
     head: str  # its name in the table of heads
-    options: dict[str, Any]  # all: the defaults of its row, and what the user chose
+    options: dict[str, Any]  # all of them: defaults and chosen ones
     data: DataSettings
     training: TrainingSettings
     events: str  # folder of the TensorBoard run
     chosen: tuple[str, ...] = ()  # names of the options that the user chose
-    function: str = ""  # `package.module:function` of a head of the user's own
+    function: str = ""  # `package.module:function` of a custom head
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> WorkerSettings:

@@ -13,7 +13,7 @@ _NONE = "-"
 
 
 def format_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
-    """Returns the table as plain text, with a note for all that needs one, and `notes`."""
+    """Returns the table as plain text, with notes where needed, and `notes`."""
     heads, cells = _columns(rows)
     lines = list(zip(*heads, strict=True))
     widths = [max(map(len, column)) for column in zip(*lines, *cells, strict=True)]
@@ -43,7 +43,7 @@ def html_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
 
 
 def _columns(rows: Sequence[SummaryRow]) -> tuple[list[tuple[str, str]], list[list[str]]]:
-    """Returns the heads of the columns that say anything, two lines each, and the cells by row."""
+    """Returns the headers of non-empty columns, two lines each, and the cells by row."""
     heads, texts = [], []
     for head, text in _COLUMNS:
         column = [text(row) for row in rows]
@@ -59,7 +59,7 @@ def _align(cells: Sequence[str], widths: list[int]) -> str:
 
 
 def notes_on(rows: Sequence[SummaryRow]) -> list[str]:
-    """Returns a sentence for everything in the table that needs one."""
+    """Returns the notes that the table needs."""
     notes = ["P@k in percent; loss: exact softmax cross-entropy in nats; both on held-out data."]
     seeds = max((row.seeds for row in rows), default=1)
     if seeds > 1:
@@ -92,7 +92,7 @@ def _number(value: float | None, decimals: int, spread: float | None = None) -> 
 
 
 def _figures(value: float | None) -> str:
-    """At least three figures, and no decimals from 100 on."""
+    """Formats with at least three digits, and without decimals from 100 on."""
     if value is None:
         return _NONE
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

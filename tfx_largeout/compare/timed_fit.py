@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain `fit` for so many seconds or epochs; evaluations in between take no time of it."""
+"""Plain `fit` for a number of seconds or epochs, without the time of evaluations."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _TAGS = {
 
 
 class Supervisor(keras.callbacks.Callback):
-    """Evaluates before the first step, at even distances and at the end, and stops the training.
+    """Evaluates before the first step, at regular intervals and at the end; stops training.
 
     Args:
         settings: How long to train, and how often to evaluate.
-        steps_per_epoch: Steps of an epoch.
+        steps_per_epoch: Steps per epoch.
         evaluate: Evaluates the model on the test examples; returns the fields of `CurvePoint` from
             `precision_at_1` on.
-        send: As in `worker.py`: gets the `point` of each evaluation, and, about twice a second,
+        send: As in `worker.py`: called with the `point` of each evaluation and, twice per second,
             steps, seconds and the mean loss since the last evaluation.
-        events: The TensorBoard run, if there is one; it is closed.
-        falling: Optimizers whose learning rates fall in a line to 2% at the end of the training.
+        events: The TensorBoard run, or None; it is closed at the end.
+        falling: Optimizers whose learning rates fall linearly to 2% at the end of the training.
 
     Raises:
         FloatingPointError: In training, when the loss is not finite.
@@ -67,42 +67,42 @@ class Supervisor(keras.callbacks.Callback):
         self._evaluate = evaluate
         self._send = send
         self._events = events
-        self._next = 1  # number of the evaluation that comes next
-        self._batch = -1  # of this epoch, the last one so far
+        self._next = 1  # number of the next evaluation
+        self._batch = -1  # last batch of this epoch so far
         self._last_report = 0.0
         self._forget_loss()
 
     def _forget_loss(self) -> None:
-        """Begins a new mean loss, of the steps from here on.
+        """Starts a new mean loss for the steps from here on.
 
-        Keras has one set of metrics for training and for evaluation. Each epoch and each `evaluate`
-        begins its running mean anew, and neither is where we want a curve's next point.
+        Keras has one set of metrics for training and evaluation, and resets it at each epoch and
+        each `evaluate`; points of a curve are at other steps.
         """
         self._loss_sum = self._running_loss = 0.0
         self._loss_steps = self._running_steps = 0
 
     def fit(self, model: keras.Model, data: Mapping[str, Any]) -> TrainingClock:
-        """Trains a compiled model on what the arguments `data` of its `fit` name."""
-        # We stop the training; the number of epochs is never reached.
+        """Trains a compiled model on the arguments `data` of its `fit`."""
+        # Training is stopped by this callback, before the number of epochs is reached.
         model.fit(**data, epochs=sys.maxsize, verbose=0, callbacks=[self])
         if self._events:
             self._events.close(self.clock.seconds)
         return self.clock
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Evaluates the untrained model: where all curves begin."""
+        """Evaluates the untrained model: the start of all curves."""
         self._add_point(None, done=0.0)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Keeps the loss so far: `fit` has just reset its metrics."""
+        """Stores the loss so far: `fit` has just reset its metrics."""
         self._loss_sum += self._running_loss * self._running_steps
         self._loss_steps += self._running_steps
         self._running_loss, self._running_steps = 0.0, 0
         self._batch = -1
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        """Counts the step; evaluates, reports or stops where it is time to."""
-        # Where the model has `steps_per_execution`, there are as many from one call to the next.
+        """Counts the step; evaluates, reports or stops if due."""
+        # With `steps_per_execution`, there are as many steps between two calls.
         steps, self._batch = batch - self._batch, batch
         self.clock.end_step(steps)
         self._running_loss = float((logs or {})["loss"])
@@ -131,7 +131,7 @@ class Supervisor(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def _seconds(self) -> float:
-        """The seconds of training; over workers, where they end it, those of the first one."""
+        """The seconds of training; of worker 0 if they decide about the end for several."""
         own = self.clock.seconds
         if self._settings.budget is None:
             return own
@@ -159,10 +159,10 @@ class Supervisor(keras.callbacks.Callback):
 class TrainingClock:
     """Counts the wall-clock time of training steps, without pauses and without compilation.
 
-    A step's time runs from the end of the step before it, or from `resume`, to its own end, and so
-    includes the wait for data. The first step traces and compiles the graph: it is charged with the
-    time of the second instead of its own. So `seconds` is 0 until the second step has ended. Where
-    several steps are one execution, the same holds of executions.
+    The time of a step runs from the end of the previous step, or from `resume`, to its end, so it
+    includes waiting for data. The first step traces and compiles the graph: it counts with the time
+    of the second step. So `seconds` is 0 until the second step has ended. If several steps are one
+    execution, the same holds for executions.
     """
 
     def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
@@ -173,7 +173,7 @@ class TrainingClock:
         self._first_is_charged = False
 
     def end_step(self, steps: int = 1) -> None:
-        """Tells that a step has just ended, or several in one execution; the next begins."""
+        """Records the end of a step, or of several in one execution."""
         now = self._timer()
         if self.steps:
             seconds = now - self._since
@@ -185,7 +185,7 @@ class TrainingClock:
         self._since = now
 
     def resume(self) -> None:
-        """Forgets the time since the end of the last step."""
+        """Drops the time since the end of the last step."""
         self._since = self._timer()
 
 
@@ -193,12 +193,12 @@ class EventFile:
     """Writes scalars and hyper-parameters for TensorBoard.
 
     `tf.summary` stamps each value with the time of day. Here the stamp is the start plus the
-    seconds of training, so that TensorBoard's RELATIVE axis shows the time that counts: evaluation
-    and compilation don't.
+    seconds of training, so that TensorBoard's RELATIVE axis shows training time, without evaluation
+    and compilation.
 
-    The HParams tab reads protocol buffers that belong to the package `tensorboard`, which need
-    not be installed. Two small messages are all it takes, written here in their wire format: the
-    one with the hyper-parameters is, byte for byte, a `google.protobuf.Struct`.
+    The HParams tab reads protocol buffers that belong to the package `tensorboard`, which need not
+    be installed. Only two small messages are needed, written here in wire format: the message with
+    the hyper-parameters is, byte for byte, a `google.protobuf.Struct`.
     """
 
     def __init__(self, folder: str, hyper_parameters: dict[str, Any]) -> None:
@@ -213,14 +213,14 @@ class EventFile:
         self._write_hparams("session_start_info", 3, hparams.SerializeToString(deterministic=True))
 
     def scalars(self, step: int, seconds: float, values: dict[str, float]) -> None:
-        """Writes one value for each tag, at a step and at its seconds of training."""
+        """Writes one value per tag, at a step and its seconds of training."""
         summary = tf.compat.v1.Summary()
         for tag, value in values.items():
             summary.value.add(tag=tag, simple_value=value)
         self._write(summary, step, seconds)
 
     def close(self, seconds: float) -> None:
-        """Marks the run as a success, after so many seconds of training."""
+        """Marks the run as a success, at a number of seconds of training."""
         self._write_hparams("session_end_info", 4, _STATUS_SUCCESS, seconds)
         self._writer.close()
 

@@ -33,7 +33,7 @@ def train(
     test_examples: SparseExamples,
     send: Callable[..., None],
 ) -> None:
-    """Trains one head, and tells by `send` what happens; see `worker.py`."""
+    """Trains one head, and sends events by `send`; see `worker.py`."""
     common = settings.training
     keras.utils.set_random_seed(common.seed)
     row = head_row(settings.head, settings.function)
@@ -48,7 +48,7 @@ def train(
         settings = dataclasses.replace(settings, options=options)
         send(options=options)
     model, optimizers = build_model(settings, train_examples)
-    # A small last batch would make a step several times as long for its examples.
+    # A small last batch would take several times as long per example.
     batches = train_examples.dataset(
         common.batch_size,
         shuffle=True,
@@ -100,12 +100,12 @@ def build_model(
 ) -> tuple[keras.Model, list[keras.optimizers.Optimizer]]:
     """Returns the model of a head, compiled (sparse input, the trunk, the head).
 
-    With it come the optimizer of the trunk, and that of the head if it is another one.
+    Also returns the optimizer of the trunk, and the head's if it is separate.
     """
     common, options = settings.training, settings.options
     label_counts = train_examples.label_counts()
     inputs = keras.Input([train_examples.num_features], sparse=True)
-    # The name of the trunk is that by which optimizers tell it from the head.
+    # Optimizers distinguish trunk and head by the name of the trunk.
     hidden = SparseDense(common.hidden, activation="relu", name="trunk")(inputs)
     if common.dropout:
         hidden = keras.layers.Dropout(common.dropout, seed=common.seed)(hidden)
@@ -131,7 +131,7 @@ def build_model(
     return model, optimizers
 
 
-# Of neighbors by the trunk's output and by features; chosen on held-out examples of WordNet.
+# Weights of neighbors by the trunk's output and by features; chosen on held-out WordNet examples.
 _WEIGHT, _FEATURE_WEIGHT = 0.2, 0.4
 
 
@@ -140,7 +140,7 @@ def _with_neighbors(
 ) -> CurvePoint:
     """Evaluates a trained model together with nearest neighbors: see `NearestNeighborModel`.
 
-    To the `seconds` of its training are added those that it takes to store the neighbors.
+    The time to store the neighbors is added to the `seconds` of training.
     """
     start = time.perf_counter()
     k = min(K, train.num_labels)

@@ -21,32 +21,32 @@ from tfx_largeout.callbacks.row_sample import (
 )
 
 _KERAS_BATCH = 32
-_HELD_OUT = 5  # at most one row, or batch, of so many
-_MOST_ROWS = 200_000  # that are kept for training
+_HELD_OUT = 5  # at most one of this many rows or batches
+_MOST_ROWS = 200_000  # kept for training
 _ROWS_TO_COUNT = 20_000
 
 
 class TrialBatches:
-    """Splits data, in memory, into rows held out and batches to train on.
+    """Splits data, in memory, into held-out rows and training batches.
 
-    Of arrays the rows held out are chosen at random among those with a label, and each epoch has
-    another order. Of batches the first ones are held out; those that follow are kept when they are
-    first read, up to a bound, and come again when there are no more.
+    From arrays, held-out rows are chosen at random among rows with a label, and each epoch has
+    another order. From batches, the first ones are held out; the following ones are stored when
+    first read, up to a bound, and are repeated in each epoch.
 
     Args:
-        asked_by: Who errors say that asks.
-        data: As `choose_settings` has it.
+        asked_by: The name of the caller, for error messages.
+        data: As for `choose_settings`.
         validation: None, or the rows to hold out.
-        rows: How many to hold out.
-        batch_size: Of arrays, or None.
-        seed: Of all choices.
+        rows: The number of rows to hold out.
+        batch_size: The batch size of arrays, or None.
+        seed: The seed of all choices.
 
     Attributes:
-        held_out: The rows held out.
+        held_out: The held-out rows.
 
     Raises:
-        TypeError: `data` or `validation` is of another kind.
-        ValueError: There are too few, or `batch_size` is given beside batches.
+        TypeError: `data` or `validation` has another type.
+        ValueError: There are too few rows, or `batch_size` is given with batches.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TrialBatches:
             raise ValueError("data must have batches beside the rows held out; got none")
 
     def training(self) -> Iterator[Any]:
-        """Yields the batches to train on, always the same ones, without an end."""
+        """Yields training batches, always the same ones, infinitely."""
         for place in itertools.count():
             if place == len(self._kept):
                 batch = next(self._more, None)
@@ -88,7 +88,7 @@ class TrialBatches:
             yield from self._kept
 
     def label_counts(self, num_classes: int) -> np.ndarray | None:
-        """Returns how often each class is a label in the first batches; None of several outputs."""
+        """Returns how often each class is a label in the first batches; None: several outputs."""
         counts, rows = np.zeros(num_classes, np.int64), 0
         for number, (_, y, *_) in enumerate(self.training()):
             leaves = leaves_of(y)
@@ -103,7 +103,7 @@ class TrialBatches:
 def _of_arrays(
     asked_by: str, data: Any, held_out: RowSample | None, rows: int, batch_size: int, seed: int
 ) -> tuple[RowSample, Iterator[Any]]:
-    """Returns the rows held out, those given or others, and batches of the rest."""
+    """Returns held-out rows, given or chosen, and batches of the rest."""
     (whole,) = in_batches(asked_by, data)
     length = common_length(asked_by, whole)
     order = np.random.default_rng(seed).permutation(length)
@@ -134,7 +134,7 @@ def _epochs(whole: Any, places: np.ndarray, size: int, seed: int) -> Iterator[An
 def _of_batches(
     asked_by: str, data: Any, held_out: RowSample | None, rows: int, seed: int
 ) -> tuple[RowSample, Iterator[Any]]:
-    """Returns the rows held out, those given or the first batches, and the other batches."""
+    """Returns held-out rows, given or the first batches, and the other batches."""
     batches = iter(in_batches(asked_by, data, endless=True))
     if held_out is None:
         number = int(data.cardinality()) if isinstance(data, tf.data.Dataset) else 0
@@ -161,7 +161,7 @@ def _bounded(asked_by: str, batches: Iterator[Any]) -> Iterator[Any]:
 
 
 class _Again:
-    """Batches, from the first one on each time."""
+    """Batches that can be read repeatedly from the first."""
 
     def __init__(self, batches: list[Any]) -> None:
         self._batches = batches
@@ -181,7 +181,7 @@ def _tensor(leaf: Any) -> Any:
 
 def _ids(leaf: Any) -> np.ndarray:
     if isinstance(leaf, tf.SparseTensor):
-        is_there = tf.cast(leaf.values, tf.bool)  # of targets, where ids are columns
+        is_there = tf.cast(leaf.values, tf.bool)  # for targets, where ids are columns
         columns = tf.boolean_mask(leaf.indices[:, 1], is_there)
         ids = leaf.values if leaf.dtype.is_integer else columns
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TrialModel: a copy of a model that begins anew with other settings, again and again."""
+"""TrialModel: a copy of a model that is reset with other settings for each trial."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.keras_internals import flat_layers, made_again, names_forgotten, whole_config
 
-_ROWS = 256  # of a batch that is evaluated
+_ROWS = 256  # rows per batch of evaluation
 
 
 class Settings(NamedTuple):
-    """What is tried; None: the model has no such thing, or it isn't tried.
+    """The settings of a trial; None: the model does not have it, or it isn't tried.
 
     Attributes:
-        learning_rate: Of the model's optimizer.
-        head_learning_rate: Of the head, where it updates itself.
+        learning_rate: The rate of the model's optimizer.
+        head_learning_rate: The rate of a self-updating head.
         num_sampled: S.
-        sampler: One like it with S candidates is used.
+        sampler: The sampler; a copy with S candidates is used.
     """
 
     learning_rate: float | None
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, model: keras.Model) -> Settings:
-        """Returns those that a model has."""
+        """Returns the settings of a model."""
         head = head_of(model)
         sampler = head.sampler if isinstance(head, CandidateHead) else None
         config = {} if sampler is None else sampler.get_config()
@@ -46,7 +46,7 @@ class Settings(NamedTuple):
         return cls(*rates, config.get("num_sampled"), sampler)
 
     def key(self) -> tuple[str, ...]:
-        """Returns what tells settings from others."""
+        """Returns a key that identifies the settings."""
         rates = (f"{rate:.6g}" if rate else "" for rate in self[:2])
         return (*rates, str(self.num_sampled), type(self.sampler).__name__)
 
@@ -56,7 +56,7 @@ class Settings(NamedTuple):
         return {**self._asdict(), "sampler": name}
 
     def named(self) -> dict[str, Any]:
-        """Returns those that there are; the sampler as one for a new head."""
+        """Returns the settings that are not None, with a new sampler."""
         found = {name: value for name, value in self._asdict().items() if value is not None}
         if self.num_sampled is not None:
             config = {**self.sampler.get_config(), "num_sampled": self.num_sampled}
@@ -64,12 +64,12 @@ class Settings(NamedTuple):
         return found
 
     def apply(self, model: keras.Model) -> None:
-        """Gives them to a model."""
+        """Applies them to a model."""
         head: Any = head_of(model)
         if self.learning_rate is not None:
             model.optimizer.learning_rate = self.learning_rate
             if isinstance(head, SelfUpdatingHead):
-                head.highest_model_rate.assign(0.0)  # so that the head's own rate holds with it
+                head.highest_model_rate.assign(0.0)  # so that the head's rate holds with it
         if self.head_learning_rate is not None:
             _own_rate(head).learning_rate = self.head_learning_rate
         if self.num_sampled is not None:
@@ -79,16 +79,16 @@ class Settings(NamedTuple):
 
 
 class TrialModel:
-    """A copy of a compiled model, without its metrics, for trials that begin as it is.
+    """A copy of a compiled model, without its metrics, for trials that start from its state.
 
     Attributes:
-        config: Of the model, from which `fresh_model` makes one like it.
+        config: The configuration of the model, for `fresh_model`.
         model: The copy.
-        settings: Those of the model.
-        batches: What is trained on.
+        settings: The settings of the model.
+        batches: The training batches.
 
     Raises:
-        TypeError: Keras can't make the model anew from its configuration.
+        TypeError: Keras can't rebuild the model from its configuration.
     """
 
     def __init__(self, model: keras.Model, batches: TrialBatches) -> None:
@@ -116,7 +116,7 @@ class TrialModel:
         return self._traced != settings.key()[2:]
 
     def begin(self, settings: Settings) -> None:
-        """Begins anew with other settings."""
+        """Resets the model, with other settings."""
         self._state.restore(self._facts, self._arrays.__getitem__)
         settings.apply(self.model)
         self.model.reset_metrics()
@@ -124,7 +124,7 @@ class TrialModel:
             return
         self._traced = settings.key()[2:]
 
-        def one_step_on_data(batch: Any) -> Any:  # the name by which a training step is known
+        def one_step_on_data(batch: Any) -> Any:  # training steps are recognized by this name
             return self.model.train_step(batch)
 
         self._step = one_step_on_data
@@ -136,7 +136,7 @@ class TrialModel:
         return float(self._step(batch)[LOSS])
 
     def score(self) -> tuple[float, float]:
-        """Returns the exact loss of the rows held out, and its standard error."""
+        """Returns the exact loss on the held-out rows, and its standard error."""
         values = self._means.measure(*self._held_out)
         return values[LOSS], values.get(LOSS + STANDARD_ERROR, 0.0)
 
@@ -148,13 +148,13 @@ def head_of(model: keras.Model) -> Head:
 
 
 def fresh_model(config: dict[str, Any]) -> keras.Model:
-    """Returns a new, compiled model from what `TrialModel` has as `config`."""
+    """Returns a new compiled model from the `config` of a `TrialModel`."""
     with names_forgotten():
         return made_again(copy.deepcopy(config))
 
 
 def _copied(model: keras.Model) -> tuple[dict[str, Any], keras.Model]:
-    """Returns the configuration of a model, and a new one like it except for its metrics."""
+    """Returns the configuration of a model, and a new model like it without metrics."""
     try:
         config = whole_config(model)
         bare = copy.deepcopy(config)
@@ -168,7 +168,7 @@ def _copied(model: keras.Model) -> tuple[dict[str, Any], keras.Model]:
 
 
 def _own_rate(head: Any) -> Any:
-    """Returns what has the learning rate of a head that updates itself; None for others."""
+    """Returns the optimizer with the learning rate of a self-updating head; None for others."""
     if not isinstance(head, SelfUpdatingHead):
         return None
     return getattr(head, "optimizer", head)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One head is trained in a separate process, or in as many as there are workers: both ends.
+"""Trains one head in a separate process, or in one per worker: parent and child.
 
-The child reads its `WorkerSettings` as JSON from standard input and writes what changes of its
-`HeadResult`, one JSON object a line, to standard output: values of fields by name, at times the
-mean `loss` since the last evaluation; a `note` and a `point` of the curve are added to the others.
+The child reads its `WorkerSettings` as JSON from standard input and writes changes of its
+`HeadResult` to standard output, one JSON object per line: values of fields by name, sometimes the
+mean `loss` since the last evaluation; a `note` or a `point` is appended to the earlier ones.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tfx_largeout.compare.settings import WorkerSettings
 from tfx_largeout.distribute import connect
 from tfx_largeout.distribute.launcher import free_addresses, worker_environment
 
-# With -m, Python would look in the current folder first: in a clone it would find the source tree,
-# which has no shared library, and not the installed package. The worker looks where we look.
+# With -m, Python would search the current folder first: in a clone it would find the source tree,
+# without the shared library, instead of the installed package. The worker gets our path.
 _WORKER_PROGRAM = """
 import sys
 sys.path[:] = sys.argv[1:]
@@ -40,26 +40,26 @@ sys.exit(main())
 """
 WORKER = (sys.executable, "-c", _WORKER_PROGRAM, *sys.path)
 _SECONDS_TO_END = 5.0
-# Errors that tell of nothing but another worker that has failed.
+# Errors that only mean that another worker has failed.
 _OF_ANOTHER_WORKER = ("UnavailableError", "DeadlineExceededError")
 # Called after each event with the result so far, and the training loss if the event has one.
 OnChange = Callable[[HeadResult, float | None], None]
 
 
 class DataError(Exception):
-    """The data can't be read: no head will get any further."""
+    """The data can't be read: no head can be trained."""
 
 
 def run_head(
     settings: WorkerSettings, log: Path, on_change: OnChange, command: Sequence[str] = WORKER
 ) -> HeadResult:
-    """Trains one head. Ctrl-C ends that; the result then has what came before.
+    """Trains one head. After Ctrl-C the result has everything up to then.
 
-    Of several workers the first one tells what happens. The file `log` gets their standard error,
-    and appears when they have ended; until then it has the suffix `.part`.
+    With several workers the first one sends events. The file `log` gets their standard error; it
+    has the suffix `.part` until they have ended.
 
     Raises:
-        DataError: The data are at fault, in one sentence.
+        DataError: The data are invalid; the message is one sentence.
     """
     result = HeadResult(settings.head, dict(settings.options), seed=settings.training.seed)
     start, others = time.monotonic(), ""
@@ -87,7 +87,7 @@ def run_head(
 
 @contextlib.contextmanager
 def _open_log(log: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name at the end, or goes where the data are at fault."""
+    """A file that gets its name at the end, and is removed if the data are invalid."""
     unfinished = log.with_suffix(".part")
     try:
         with open(unfinished, "wb") as file:
@@ -101,13 +101,13 @@ def _open_log(log: Path) -> Iterator[BinaryIO]:
 def _start(
     command: Sequence[str], settings: WorkerSettings, errors: BinaryIO
 ) -> Iterator[subprocess.Popen[str]]:
-    """Starts the workers. What others than the first one tell is not read."""
+    """Starts the workers. Only the output of the first one is read."""
     addresses = free_addresses(settings.training.workers)
     for rank in range(len(addresses)):
         environment = dict(os.environ)
         if len(addresses) > 1:
             environment = worker_environment(addresses, rank)
-        # In a session of its own, Ctrl-C reaches the worker through us alone.
+        # In a separate session, Ctrl-C reaches the worker only through this process.
         yield subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -121,7 +121,7 @@ def _start(
 
 def _tell(process: subprocess.Popen[str], settings: WorkerSettings) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended already; its exit code says more
+    with contextlib.suppress(BrokenPipeError):  # it has ended; its exit code tells more
         json.dump(dataclasses.asdict(settings), process.stdin)
         process.stdin.close()
 
@@ -175,7 +175,7 @@ def main() -> int:
 
 
 def _run(settings: WorkerSettings, send: Callable[..., None]) -> None:
-    # Not above: it takes longer to import than all the rest, which the other end does not need.
+    # Imported here: it takes long to import, and the parent does not need it.
     from tfx_largeout.compare.training import train
 
     if settings.training.workers > 1:
@@ -191,7 +191,7 @@ def _run(settings: WorkerSettings, send: Callable[..., None]) -> None:
 
 
 def _open_channel() -> Callable[..., None]:
-    """Returns what sends an event. Whatever else is printed goes to standard error."""
+    """Returns a function that sends an event. Other output goes to standard error."""
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
 
@@ -202,7 +202,7 @@ def _open_channel() -> Callable[..., None]:
 
 
 def _peak_bytes() -> int:
-    """Most memory that this process held.
+    """Peak memory of this process.
 
     On Linux `ru_maxrss` starts from the peak of the process that started this one.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed sparse rows: of SciPy, in memory, and in the .npz files of `scipy.sparse.save_npz`.
+"""Compressed sparse rows: SciPy matrices, and .npz files of `scipy.sparse.save_npz`.
 
 The files are read and written without SciPy, block by block.
 """
@@ -22,17 +22,17 @@ _PARTS = ("format", "shape", "indptr", "indices", "data")
 
 
 class CsrMatrix:
-    """A SciPy matrix, or what stands in its place, whose rows are checked as they are read.
+    """A SciPy matrix whose rows are checked as they are read.
 
     Args:
-        name: What errors call it.
+        name: Its name in errors.
         matrix: Any of SciPy's sparse matrices and arrays.
 
     Attributes:
         counts: The numbers of rows and columns.
 
     Raises:
-        TypeError: It is nothing of that.
+        TypeError: It has another type.
         ValueError: It is malformed.
     """
 
@@ -109,7 +109,7 @@ class NpzFile(CsrMatrix):
         try:
             self._archive = zipfile.ZipFile(path)
             kept = self._archive.namelist()
-            if "format.npy" in kept:  # that of the others has other members
+            if "format.npy" in kept:  # other formats have other members
                 kind = self._whole("format", 0, "SU").item()
                 kind = kind.decode("latin1") if isinstance(kind, bytes) else kind
                 if kind != "csr":
@@ -134,7 +134,7 @@ class NpzFile(CsrMatrix):
         self._archive.close()
 
     def blocks(self, entry: str, rule: str) -> Iterator[tuple[int, SparseRows]]:
-        """As that of a matrix in memory."""
+        """As for a matrix in memory."""
         try:
             ids = _Member(self._archive, self._name, "indices", 1, "iu")
             values = self._data()
@@ -159,7 +159,7 @@ _DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, Runti
 
 
 class _Member:
-    """An array in the archive, of which one reads the next numbers; a file of `numpy.save`."""
+    """An array in the archive (a file of `numpy.save`), read sequentially."""
 
     def __init__(
         self, archive: zipfile.ZipFile, path: str, part: str, rank: int, kinds: str
@@ -183,7 +183,7 @@ class _Member:
         self._stream = stream
 
     def read(self, number: int) -> np.ndarray:
-        """Returns the next `number` of them."""
+        """Returns the next `number` numbers."""
         data = self._stream.read(number * self._dtype.itemsize)
         if len(data) < number * self._dtype.itemsize:
             raise EOFError("an array ends too early")
@@ -220,7 +220,7 @@ def _damage(path: str, error: Exception) -> ValueError:
 def _checked_splits(
     name: str, counts: list[int], splits: np.ndarray, num_ids: int, num_values: int
 ) -> np.ndarray:
-    """Returns where rows begin in the entries, as int64."""
+    """Returns the start of each row in the entries, as int64."""
 
     def refuse(rule: str, got: Any) -> None:
         raise ValueError(f"{name}: {rule}; got {got}")
@@ -241,7 +241,7 @@ def _checked_splits(
 
 
 def _bounds(splits: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields (first row, end) of blocks of some entries, each of a row at least."""
+    """Yields (first row, end) of blocks with a number of entries, at least one row each."""
     first, number = 0, len(splits) - 1
     while first < number:
         end = int(np.searchsorted(splits, splits[first] + _BLOCK_ENTRIES, side="right")) - 1

@@ -32,15 +32,15 @@ _CITATION = """
 
 @dataclasses.dataclass
 class ExtremeClassificationConfig(tfds.core.BuilderConfig):
-    """One data set in the repository's format.
+    """A data set in the repository's format.
 
     Args:
         name: Name of the config.
         folder: Folder under `manual_dir` that holds the files. Default: `name`.
         num_features: Number of features that the files must have. Default: any.
         num_labels: Number of labels that the files must have. Default: any.
-        uniform: Number of labels that `uniform_labels` keeps. Default: the data as they are. Data
-            prepared under `name` with another number raise an error.
+        uniform: Number of labels that `uniform_labels` keeps. Default: all labels. Data prepared
+            under `name` with another number raise an error.
     """
 
     folder: str = ""
@@ -53,7 +53,7 @@ class ExtremeClassificationConfig(tfds.core.BuilderConfig):
 
     @property
     def prepared_sizes(self) -> dict[str, int | None]:
-        """What the metadata of the prepared data say; None where the files decide."""
+        """The metadata of the prepared data; None if the files determine them."""
         return {
             "num_features": self.num_features,
             "num_labels": self.uniform or self.num_labels,
@@ -73,8 +73,8 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
 
     Raises:
         FileNotFoundError: A split has no file.
-        ValueError: A split has several files; or a file is malformed, or has other numbers of
-            features or labels than the config says; or so has what was prepared before.
+        ValueError: A split has several files; a file is malformed; or a file, or earlier prepared
+            data, have other numbers of features or labels than the config.
 
     References:
         Bhatia, Dahiya, Jain, Mittal, Prabhu, Varma 2016, The extreme classification repository.
@@ -82,7 +82,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
     """
 
     name = "extreme_classification"
-    # tfds itself would look for it with importlib_resources, which it does not install.
+    # tfds would search it with importlib_resources, which it does not install.
     code_path = tfds.core.Path(__file__)
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012
@@ -126,7 +126,7 @@ class ExtremeClassification(tfds.core.GeneratorBasedBuilder):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # What was prepared under the name of the config may be other data.
+        # Data prepared under the name of the config may be different.
         config, found = self.builder_config, self.info.metadata or {}
         for what, number in config.prepared_sizes.items():
             if number is not None and found.get(what) not in (None, number):

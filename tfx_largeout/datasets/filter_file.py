@@ -24,8 +24,8 @@ def read_filter(
 ) -> np.ndarray:
     """Reads a filter file of the extreme classification repository: lines `row label`.
 
-    Such pairs (an article and itself, in sets whose labels are articles) count neither as labels
-    nor as predictions. Rows are counted as in the data file, from 0: read it with
+    These pairs (such as an article and itself, if labels are articles) count neither as labels nor
+    as predictions. Rows are numbered as in the data file, from 0: read it with
     `rows_without_labels="keep"`.
 
     Cost: O(file size) time; 16 bytes per pair, twice.
@@ -39,9 +39,9 @@ def read_filter(
         `[pairs, 2]` int64: rows and labels, in rising order, each pair once.
 
     Raises:
-        ValueError: A line is no pair of integers, or one is out of range. The message starts with
-            `path:line:`.
-        FileNotFoundError: There is no such file.
+        ValueError: A line is not a pair of integers, or one is out of range. The message starts
+            with `path:line:`.
+        FileNotFoundError: The file does not exist.
     """
     limits = [2**63 - 1 if n is None else n for n in (num_examples, num_labels)]
     for name, value in (("num_examples", num_examples), ("num_labels", num_labels)):
@@ -63,7 +63,7 @@ def read_filter(
 
 
 def _pairs(path: str, number: int, block: bytes, limits: list[int]) -> np.ndarray:
-    """Parses lines by NumPy, and one by one where something is wrong."""
+    """Parses lines by NumPy, and one by one after an error."""
     lines = block.split(b"\n")
     if not _NO_NUMBERS.search(block) and all(len(line.split()) == 2 for line in lines):
         words = np.array(block.split())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""line_blocks: a file, packed or not, as blocks of whole lines in bounded memory."""
+"""line_blocks: a file, compressed or not, as blocks of whole lines in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any, BinaryIO
 
 _BLOCK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 24  # a line of more than a million features
-_SHOWN_BYTES = 240  # as much of a word as the 60 characters that a message shows can take
+_SHOWN_BYTES = 240  # enough for the 60 characters of a word that a message shows
 _MAX_XZ_BYTES = 1 << 28  # four times what `xz -9` asks for
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # that of UTF-8, which some editors write
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # of UTF-8, which some editors write
 
 
 def line_blocks(
     path: str, report: Callable[[int, int], None] | None = None
 ) -> Generator[tuple[int, bytes], None, None]:
-    """Yields (number of the first line, whole lines); line ends are all a newline.
+    """Yields (number of the first line, whole lines); line ends are newlines.
 
     Args:
         path: A plain, gzip, xz or bzip2 file; its first bytes tell which.
-        report: Is called with (bytes of the file read so far, all of them) before each block.
+        report: Called with (bytes read so far, size of the file) before each block.
 
     Raises:
         ValueError: A line is too long, or the file can't be unpacked.
     """
-    rest, number = b"", 1  # the beginning of a line, and which one it is
+    rest, number = b"", 1  # the start of a line, and its number
     with contextlib.closing(_unpacked(path, report)) as blocks:
         while True:
             try:
@@ -46,7 +46,7 @@ def line_blocks(
             data = rest + block
             if not block and data and not data.endswith(b"\n"):
                 data += b"\n"
-            # No other line but the first can be longer than a block.
+            # Only the first line can be longer than a block.
             length = data.find(b"\n")
             if (len(data) if length < 0 else length) > _MAX_LINE_BYTES:
                 raise ValueError(
@@ -66,7 +66,7 @@ def line_blocks(
 
 
 def _unpacked(path: str, report: Callable[[int, int], None] | None) -> Generator[bytes, None, None]:
-    """Yields the content of a plain or packed file, whichever its first bytes say, in blocks."""
+    """Yields the content of a plain or compressed file (by its first bytes), in blocks."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         magic = file.read(6)
@@ -85,11 +85,11 @@ def _unpacked(path: str, report: Callable[[int, int], None] | None) -> Generator
 
 
 def _unpacked_streams(file: BinaryIO, new_decoder: Callable[[], Any]) -> Iterator[bytes]:
-    """As `lzma.open` and `bz2.open`, but refuses what is behind the streams, other than zeros."""
+    """As `lzma.open` and `bz2.open`, but raises for data after the streams, except zeros."""
     decoder, block = new_decoder(), b""
     while True:
         data = b""
-        if decoder.eof:  # there may be zeros behind it, and another stream
+        if decoder.eof:  # zeros or another stream may follow
             data = decoder.unused_data.lstrip(b"\0")
             while not data:
                 data = file.read(_BLOCK_BYTES)
@@ -104,7 +104,7 @@ def _unpacked_streams(file: BinaryIO, new_decoder: Callable[[], Any]) -> Iterato
                 raise EOFError("the end of the compressed data is missing")
         try:
             block += decoder.decompress(data, _BLOCK_BYTES - len(block))
-        except OSError as error:  # as bz2 calls damage
+        except OSError as error:  # bz2's error for damage
             raise EOFError(str(error)) from error
         if len(block) == _BLOCK_BYTES:
             yield block
@@ -116,6 +116,6 @@ def _new_xz_decoder() -> lzma.LZMADecompressor:
 
 
 def shorten(text: bytes) -> str:
-    """Returns the start of a text from a file, as a message shows it."""
+    """Returns the start of a text from a file, for a message."""
     shown = text[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
     return repr(shown if len(shown) <= 60 else shown[:57] + "...")

@@ -24,25 +24,25 @@ _ROWS = 1 << 14
 
 
 def write_predictions(path: str | os.PathLike[str], scores: Any, ids: Any, num_labels: int) -> None:
-    """Writes what `top_k_model(model, k).predict(x)` returned, for tools that read such files.
+    """Writes the result of `top_k_model(model, k).predict(x)` to a file, for other tools.
 
     A path that ends in `.npz` becomes a CSR matrix `[N, num_labels]` of scores, as
     `scipy.sparse.save_npz` writes it; any other a text file in the format of `read_xc` for labels:
-    `N L`, and `id:score id:score ...` in each further line, in the order of `ids`. It is packed
-    where it ends in `.gz`, `.xz` or `.bz2`.
+    `N L`, and `id:score id:score ...` in each further line, in the order of `ids`. It is compressed
+    if it ends in `.gz`, `.xz` or `.bz2`.
 
-    Cost: O(N k); text is made block by block.
+    Cost: O(N k); text is written block by block.
 
     Args:
-        path: The file, which is replaced if it is there.
+        path: The file; an existing one is replaced.
         scores: `[N, k]` real numbers, kept as float32.
-        ids: `[N, k]` integers: classes, none twice in a row, or -1 where there is none.
+        ids: `[N, k]` integers: classes, distinct in each row, or -1 for none.
         num_labels: Number of classes L.
 
     Raises:
-        ValueError: They have other shapes or dtypes, an id is out of range or twice in a row, or a
+        ValueError: Shapes or dtypes are wrong, an id is out of range or repeated in a row, or a
             score is not finite in float32. Nothing is written then.
-        OSError: The file can't be written. An older file is as before.
+        OSError: The file can't be written. An older file is unchanged.
     """
     num_labels = integer_argument("num_labels", num_labels, 1, MAX_IDS)
     scores, ids = np.asarray(scores), np.asarray(ids)
@@ -100,20 +100,20 @@ def _checked(scores: np.ndarray, ids: np.ndarray, num_labels: int) -> SparseRows
 
 
 def read_predictions(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Reads what `write_predictions` wrote, or another tool in one of its formats.
+    """Reads a file of `write_predictions`, or of another tool in one of its formats.
 
     Cost: O(file size) time; the result twice in memory.
 
     Args:
-        path: A text file, plain or packed, or a CSR matrix in a `.npz` file.
+        path: A text file, plain or compressed, or a CSR matrix in a `.npz` file.
 
     Returns:
         `(scores, ids)`, float32 and int64, both `[N, k]` by falling score, ties by lower id; k is
-        the largest number per example; -inf and -1 fill up the other examples.
+        the largest number per example; other examples are padded with -inf and -1.
 
     Raises:
         ValueError: The file is malformed; the message begins as in `read_xc`.
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
     """
     with contextlib.ExitStack() as stack:
         part = open_part(stack, os.fspath(path), "label", "finite")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of data sets in files: `read_xc`, `read_svmlight`, and what finds the files."""
+"""Readers of data sets in files: `read_xc`, `read_svmlight`, and functions to find files."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _ENDINGS = r"(\.gz|\.xz|\.bz2)?"
 
 
 def find_split(folder: str | os.PathLike[str], split: str) -> Path:
-    """Returns the one file of a folder that is named like a split.
+    """Returns the only file of a folder with the name of a split.
 
     Its name is `{split}.txt` or ends in `_{split}.txt`, `-{split}.txt` or `.{split}.txt`, in any
-    case, and perhaps with `.gz`, `.xz` or `.bz2` after it.
+    case, optionally followed by `.gz`, `.xz` or `.bz2`.
 
     Args:
-        folder: Where to look; not in folders within it.
-        split: Such as `train` or `test`.
+        folder: The folder to search, without subfolders.
+        split: The split, such as `train` or `test`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: There is no such file in the folder.
         ValueError: There are several.
         OSError: The folder can't be read.
     """
@@ -52,7 +52,7 @@ def split_files(folder: str | os.PathLike[str], split: str) -> tuple[Path, ...]:
     """Returns the file of a split, or its file of features and its file of labels.
 
     One file is found as by `find_split`. Two files are `{split}_X_Xf.txt` and `{split}_X_Y.txt`,
-    with `trn` and `tst` for `train` and `test` as well, perhaps compressed, or `.npz`.
+    where `trn` and `tst` may stand for `train` and `test`, optionally compressed, or `.npz`.
 
     Raises:
         FileNotFoundError, ValueError, OSError: As `find_split`.
@@ -101,9 +101,9 @@ def read_xc(
     one example, `l1,l2,... f1:v1 f2:v2 ...`, ids from 0. A line without labels starts with a space
     or with its first feature.
 
-    Of two files, the features begin with `N D`, the labels with `N L`; lines are
-    `id:value id:value ...`, blank for an example without any. Each of the two may be a CSR matrix
-    in a `.npz` file of `scipy.sparse.save_npz` instead (which is read without SciPy).
+    With two files, the features begin with `N D`, the labels with `N L`; lines are `id:value
+    id:value ...`, blank for an example without any. Each may instead be a CSR matrix in a `.npz`
+    file of `scipy.sparse.save_npz` (read without SciPy).
 
     Allowed: labels and features in any order (features are sorted), no labels, no features,
     several spaces or tabs, Windows line ends, a byte order mark of UTF-8, no line end after the
@@ -112,39 +112,39 @@ def read_xc(
     finite in float32, a line of more than 16 MiB, an xz file that needs more than 256 MiB to
     unpack.
 
-    Cost: O(file size) time; blocks of lines are parsed by NumPy, without a loop over lines. The
-    arrays of the result twice in memory at the end, and up to 50 times the length of the longest
-    line; with `cache` the latter, 17 bytes per example, and what the numbers of a block take: they
-    stay in files, which data sets read as they go. What the header promises takes no memory.
+    Cost: O(file size) time; blocks of lines are parsed by NumPy, without a loop over lines. Memory:
+    twice the arrays of the result at the end, and up to 50 times the length of the longest line;
+    with `cache` only the latter, 17 bytes per example, and one block: arrays stay in files, which
+    data sets read when needed. Memory does not depend on the header.
 
     Args:
-        path: A plain, gzip, xz, bzip2 or `.npz` file; its first bytes tell which.
-        labels: The file of labels, if `path` has features alone. Default: `path` has both.
-        num_labels: Number of labels L of features without any, as one predicts for: `path` has
-            features alone, and there is no file of labels. Default: the files say.
-        label_values: What values of labels there may be in a file of labels. `"one"` (default): 1,
-            or 0 for no label; others raise an error. `"positive"`: a value above 0 is a
-            label; how much above is not kept.
-        cache: A folder for the arrays of the result. They are made once, and again if a file has
-            changed; the result has them memory-mapped. Default: arrays in memory.
-        progress: True for a line on standard error that counts examples, or a function that is
-            called with (examples of a file read so far, N) after each block. Default: silent.
-        rows_without_labels: What becomes of examples that have no label. `"keep"` (default): they
-            are read, so that row i is line i + 2; losses and metrics leave them out. `"drop"`:
-            they are not among the examples. `"error"`: they raise an error.
+        path: A plain, gzip, xz, bzip2 or `.npz` file; recognized by its first bytes.
+        labels: The file of labels, if `path` has only features. Default: `path` has both.
+        num_labels: The number of labels L for data without labels, to predict for: `path` has only
+            features, and there is no file of labels. Default: from the files.
+        label_values: The allowed values in a file of labels. `"one"` (default): 1, or 0 for no
+            label; others raise an error. `"positive"`: a value above 0 is a label; the value itself
+            is dropped.
+        cache: A folder for the arrays of the result. They are created once, and again if a file has
+            changed; the result is memory-mapped. Default: arrays in memory.
+        progress: True: a line on standard error counts examples; or a function that is called with
+            (examples of a file read so far, N) after each block. Default: silent.
+        rows_without_labels: What to do with examples without a label. `"keep"` (default): they are
+            read, so that row i is line i + 2; losses and metrics leave them out. `"drop"`: they are
+            left out. `"error"`: they raise an error.
 
     Returns:
         The examples, in the order of the file.
 
     Raises:
         ValueError: A file is malformed, the two have different numbers of examples, or an example
-            has no label where that is an error. The message starts with `path:line:` (of a `.npz`
-            file `path: row`) and says the rule and what was found. An argument is none of its
+            has no label with `"error"`. The message starts with `path:line:` (for a `.npz` file
+            `path: row`) and has the rule and the value found. An argument is not one of its
             choices.
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: A file does not exist.
 
     Deviations:
-        The repository's readers take the numbers as they come; this one checks each of them.
+        The repository's readers don't check numbers; this one checks each.
 
     References:
         Bhatia, Dahiya, Jain, Mittal, Prabhu, Varma 2016, The extreme classification repository.
@@ -188,26 +188,27 @@ def read_svmlight(
 ) -> SparseExamples:
     """Reads examples from a file of SVMlight: `label,label,... id:value id:value ...`, no header.
 
-    What `#` begins is a comment; a line with nothing else is no example. Otherwise lines are as in
-    one file of `read_xc`, with the same rules and the same cost.
+    `#` starts a comment; a line with only a comment is not an example. Otherwise lines are as in
+    one file of `read_xc`, with the same rules and cost.
 
     Args:
         path: A plain, gzip, xz or bzip2 file.
-        zero_based: Whether the least id of a feature is 0, and not 1. Default None: as the file
-            says, if it does: there is a feature 0, or a feature `num_features`.
-        zero_based_labels: The same of labels.
-        num_features: Number of features D. Default: one for each id up to the greatest.
-        num_labels: Number of labels L. Default: one for each id up to the greatest.
+        zero_based: Whether feature ids start at 0 instead of 1. Default None: determined from the
+            file, if it has a feature 0, or a feature `num_features`.
+        zero_based_labels: The same for labels.
+        num_features: The number of features D. Default: the greatest id (plus 1 if ids start at 0).
+        num_labels: The number of labels L. Default: likewise.
         cache: As `read_xc`.
         progress: As `read_xc`, but it counts bytes of the file.
         rows_without_labels: As `read_xc`.
 
     Returns:
-        The examples, in the order of the file. Give a test set the numbers of its training set.
+        The examples, in the order of the file. For a test set, pass the numbers of its training
+        set.
 
     Raises:
-        ValueError: As `read_xc`; or the file does not say whether ids begin at 0.
-        FileNotFoundError: There is no such file.
+        ValueError: As `read_xc`; or the file does not show whether ids start at 0.
+        FileNotFoundError: The file does not exist.
 
     References:
         Joachims 1999, Making large-scale SVM learning practical.
@@ -220,7 +221,7 @@ def read_svmlight(
     limits = []
     for name, value in (("num_features", num_features), ("num_labels", num_labels)):
         limits.append(integer_argument(name, MAX_IDS if value is None else value, 0, MAX_IDS))
-    # Where it is open, ids are those of the file until the end.
+    # As long as this is unknown, ids are kept as in the file.
     width = limits[0] + (zero_based is None and num_features is not None)
     grammar = Grammar(
         width,
@@ -262,7 +263,7 @@ def read_svmlight(
         )
 
     def convert_again() -> SparseExamples:
-        """Names the line with the id that is too great where there is an id of 0."""
+        """Raises for an id that is too great if there is an id of 0, with its line."""
         for _ in _svmlight_rows(file, grammar._replace(width=limits[0]), False):
             pass
         raise AssertionError
@@ -325,11 +326,11 @@ def _read_features(
 
 
 class _Part(NamedTuple):
-    """A file of features or of labels: its numbers of rows and columns, and what yields rows."""
+    """A file of features or of labels: its numbers of rows and columns, and a generator of rows."""
 
     counts: list[int]
     blocks: Iterator[tuple[int, SparseRows]]
-    place: Callable[[int], Callable[[int], str]]  # of the first row of a block
+    place: Callable[[int], Callable[[int], str]]  # for the first row of a block
 
 
 def _read_two(
@@ -383,7 +384,7 @@ def open_part(stack: contextlib.ExitStack, path: str, entry: str, rule: str) -> 
 
 
 def _lines_from(path: str, first: int) -> Callable[[int], str]:
-    """Returns what an error calls a row of a block."""
+    """Returns the name of a row of a block, for errors."""
     return lambda row: f"{path}:{first + row}"
 
 
@@ -416,7 +417,7 @@ def _svmlight_rows(
 
 
 def _kept(labels: SparseRows, place: Callable[[int], str], choice: str) -> np.ndarray:
-    """Says which of some examples are kept: `[n]` bool."""
+    """Returns which examples are kept: `[n]` bool."""
     has_labels = labels.lengths > 0
     if choice == "keep" or has_labels.all():
         return np.ones(len(labels), bool)

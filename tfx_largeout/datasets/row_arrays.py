@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the rows go that a reader yields: arrays in memory, or files that are mapped."""
+"""Storage for the rows of a reader: arrays in memory, or memory-mapped files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InMemory(JoinedRows):
     """Arrays in memory."""
 
     def finish(self, num_features: int, num_labels: int, less: int = 0) -> SparseExamples:
-        """Returns the examples, with `less` taken from the ids of features."""
+        """Returns the examples, with `less` subtracted from feature ids."""
         arrays = self.arrays()
         if less:
             arrays["feature_ids"] -= less
@@ -43,7 +43,7 @@ class OnDisk:
             self._files[f"{kind}_splits"].append(np.zeros(1))
 
     def append(self, kind: str, rows: SparseRows) -> None:
-        """Takes the next rows of `kind`, features or labels."""
+        """Appends rows of `kind`, features or labels."""
         splits = self._ends[kind] + np.cumsum(rows.lengths)
         self._files[f"{kind}_splits"].append(splits)
         self._ends[kind] = int(splits[-1]) if len(splits) else self._ends[kind]
@@ -73,9 +73,9 @@ def cached(
     options: dict[str, Any],
     convert: Callable[[OnDisk], SparseExamples],
 ) -> SparseExamples:
-    """Returns what `convert` has made of files before, in a folder, or makes it.
+    """Returns the cached result of `convert` for files, in a folder, or creates it.
 
-    It is made anew where a source has another size or date. Several processes may do so at once.
+    It is created again if a source has another size or date. Several processes may do so at once.
     """
     paths = [os.path.abspath(path) for path in sources]
     status = [os.stat(path) for path in paths]
@@ -106,7 +106,7 @@ def cached(
             if os.path.isdir(target) and _open(target, about) is None:
                 shutil.rmtree(target, ignore_errors=True)
     except OSError:
-        if _open(target, about) is None:  # else another process was sooner
+        if _open(target, about) is None:  # otherwise another process was faster
             raise
     examples = _open(target, about)
     assert examples is not None
@@ -114,19 +114,19 @@ def cached(
 
 
 def _open(target: str, about: dict[str, Any]) -> SparseExamples | None:
-    """Returns what is there, if it is whole and of these sources."""
+    """Returns the cached result, if it is complete and of these sources."""
     try:
         with open(os.path.join(target, _ABOUT)) as file:
             found = json.load(file)
         sizes = found.pop("sizes")
         return _map(target, *sizes) if found == about else None
-    except Exception:  # whatever is wrong with it, it is made anew
+    except Exception:  # after any error it is created again
         return None
 
 
 def _map(folder: str, num_features: int, num_labels: int) -> SparseExamples:
     arrays = {name: np.load(_file(folder, name), mmap_mode="r") for name in ARRAYS}
-    for name, array in arrays.items():  # NumPy has compared headers with the sizes of files
+    for name, array in arrays.items():  # NumPy has checked headers against file sizes
         kind, part = name.split("_")
         alike = arrays["label_splits" if part == "splits" else f"{kind}_ids"]
         if array.dtype != ARRAYS[name] or array.ndim != 1 or len(array) != len(alike):

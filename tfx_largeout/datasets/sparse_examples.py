@@ -27,7 +27,7 @@ class SparseExamples:
     `label_ids[label_splits[i]:label_splits[i + 1]]`. The arrays are read-only.
 
     Cost: 8 bytes per feature, 8 bytes per label, 16 bytes per example. The arrays may be
-    memory-mapped files, as `read_xc(..., cache=folder)` makes them.
+    memory-mapped files, as from `read_xc(..., cache=folder)`.
 
     Args:
         feature_splits: `[N + 1]` int64, from 0, not falling.
@@ -40,8 +40,8 @@ class SparseExamples:
 
     Raises:
         ValueError: An array has a wrong shape or dtype, the arrays do not fit together, an id is
-            out of range, or features do not rise within a row. (Labels that occur twice within a
-            row are not looked for.)
+            out of range, or features do not rise within a row. (Repeated labels in a row are not
+            detected.)
     """
 
     feature_splits: np.ndarray
@@ -60,7 +60,7 @@ class SparseExamples:
             raise ValueError(
                 f"num_features must be at most {_MAX_FEATURES}; got {self.num_features}"
             )
-        # Before they are cast, which could bring ids into range.
+        # Before the cast, which could bring ids into range.
         for name, width in (("feature_ids", "num_features"), ("label_ids", "num_labels")):
             ids = _as_integers(name, getattr(self, name))
             _check_ids(name, ids, width, getattr(self, width))
@@ -98,28 +98,28 @@ class SparseExamples:
         return np.bincount(self.label_ids, minlength=self.num_labels)
 
     def with_labels(self) -> SparseExamples:
-        """The examples that have a label, in the same order; these themselves if all have one.
+        """The examples with a label, in the same order; self if all have one.
 
-        Losses and metrics leave the others out, so that this saves time, and changes what a batch
-        holds.
+        Losses and metrics leave out the others anyway, so this saves time, and changes the content
+        of batches.
         """
         rows = np.flatnonzero(np.diff(self.label_splits))
         return self if len(rows) == self.num_examples else self.take(rows)
 
     @classmethod
     def from_csr(cls, features: Any, labels: Any, *, label_values: str = "one") -> SparseExamples:
-        """Makes examples of two sparse matrices of SciPy.
+        """Creates examples from two sparse matrices of SciPy.
 
         Cost: O(entries) time; the arrays of the result twice in memory at the end.
 
         Args:
             features: `[N, num_features]`, of real numbers that are finite in float32. Ids of a row
-                may stand in any order, none twice.
+                may be in any order, but not repeated.
             labels: `[N, num_labels]`, with an entry for each label of an example.
-            label_values: What values of labels there may be, as `read_xc`.
+            label_values: The allowed values of labels, as in `read_xc`.
 
         Raises:
-            TypeError: One is no sparse matrix of SciPy.
+            TypeError: An argument is not a sparse matrix of SciPy.
             ValueError: They have different numbers of rows, or a row breaks a rule.
         """
         choice_argument("label_values", label_values, LABEL_VALUES)
@@ -137,7 +137,7 @@ class SparseExamples:
         return cls(**joined.arrays(), num_features=x.counts[1], num_labels=y.counts[1])
 
     def to_csr(self) -> tuple[Any, Any]:
-        """Returns features and labels as two `scipy.sparse.csr_matrix`, both of float32.
+        """Returns features and labels as two float32 `scipy.sparse.csr_matrix`.
 
         Cost: 8 bytes per label; the arrays of features are shared, and read-only.
 
@@ -158,7 +158,7 @@ class SparseExamples:
 
     @classmethod
     def unchecked(cls, **fields: Any) -> SparseExamples:
-        """Makes examples of arrays that are known to be right, without a look at them."""
+        """Creates examples from valid arrays, without checks."""
         examples = object.__new__(cls)
         for name, value in fields.items():
             object.__setattr__(examples, name, value)
@@ -168,7 +168,7 @@ class SparseExamples:
         """The examples `rows`, in that order.
 
         Args:
-            rows: `[n]` integers in [0, N); an index may occur more than once.
+            rows: `[n]` integers in [0, N); an index may be repeated.
 
         Returns:
             A new container of n examples.
@@ -200,19 +200,19 @@ class SparseExamples:
     ) -> tf.data.Dataset:
         """One epoch of batches `(features, labels)` for `model.fit`.
 
-        With `shuffle=True` each new iterator over the dataset, thus each epoch of `fit`, goes
-        through another random order of all examples. The orders are a function of `seed` and of
-        how many iterators this dataset object has had: two datasets made alike give the same
-        epochs. Batches are put together in TensorFlow's threads, without Python.
+        With `shuffle=True` each new iterator over the dataset, and so each epoch of `fit`, uses
+        another random order of all examples. The orders depend on `seed` and on the number of
+        earlier iterators of this dataset object: two equal datasets give the same epochs. Batches
+        are built in TensorFlow's threads, without Python.
 
-        Cost: O(nonzeros of the batch) per batch; the arrays are in memory once more. Of
-        memory-mapped arrays rows are read from their files, by Python, and nothing else is in
-        memory than a few batches and, with `shuffle`, 8 bytes per example.
+        Cost: O(nonzeros of the batch) per batch; a copy of the arrays in memory. Rows of
+        memory-mapped arrays are read from their files, by Python; then only a few batches and, with
+        `shuffle`, 8 bytes per example are in memory.
 
         Args:
-            batch_size: Examples a batch, B.
+            batch_size: Examples per batch, B.
             shuffle: Whether to draw a new random order for each epoch.
-            seed: Seed of the orders.
+            seed: The seed of the orders.
             drop_remainder: Whether to leave out a last batch of fewer than B examples.
 
         Returns:
@@ -315,7 +315,7 @@ _MAX_FEATURES = np.iinfo(np.int32).max
 
 
 def require_like(train: SparseExamples, others: Sequence[SparseExamples], *names: str) -> None:
-    """Raises a ValueError if others have other numbers, of these names, than the first."""
+    """Raises a ValueError if the named numbers differ between the first and the others."""
     for examples in others:
         for name in names:
             wanted, got = getattr(train, name), getattr(examples, name)
@@ -334,7 +334,7 @@ def _ragged_rows(splits: tf.Tensor, rows: tf.Tensor) -> tf.RaggedTensor:
 
 
 def _mapped(array: np.ndarray) -> np.memmap | None:
-    """Returns the memory-mapped file whose beginning an array is a view of, or None."""
+    """Returns the memory-mapped file of which an array is the beginning, or None."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if isinstance(base, np.memmap) and base.ctypes.data == array.ctypes.data:
@@ -344,9 +344,9 @@ def _mapped(array: np.ndarray) -> np.memmap | None:
 
 
 def _reader_of_rows(array: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """A function that returns the entries from `starts` to `ends`, both `[n]`, one after another.
+    """Returns a function that concatenates the entries from `starts` to `ends`, both `[n]`.
 
-    Of a file they are read, not looked at where it is mapped: pages would count as memory.
+    Entries of a mapped file are read from the file, because mapped pages would count as memory.
     """
     mapped = _mapped(array)
     if mapped is None or mapped.filename is None:

@@ -53,7 +53,7 @@ class SparseRows(NamedTuple):
         return SparseRows(lengths, self.ids[there].astype(np.int64), None)
 
     def in_order(self, width: int) -> SparseRows | int:
-        """The rows with rising ids; or a row in which an id occurs twice."""
+        """The rows with rising ids; or the number of a row with a repeated id."""
         keys = self.rows_of_entries * width + self.ids
         if np.all(keys[1:] > keys[:-1]):
             return self
@@ -67,7 +67,7 @@ class SparseRows(NamedTuple):
 
 
 def wrong_values(values: np.ndarray, rule: str) -> np.ndarray:
-    """Says which values break one of `VALUE_RULES`."""
+    """Returns which values break one of `VALUE_RULES`."""
     return ~np.isfinite(values) if rule != "one" else (values != 0) & (values != 1)
 
 
@@ -78,14 +78,14 @@ class JoinedRows:
         self._arrays: dict[str, list[np.ndarray]] = {name: [] for name in ARRAYS}
 
     def append(self, kind: str, rows: SparseRows) -> None:
-        """Takes the next rows of `kind`, features or labels."""
+        """Appends rows of `kind`, features or labels."""
         self._arrays[f"{kind}_splits"].append(rows.lengths)
         self._arrays[f"{kind}_ids"].append(rows.ids)
         if rows.values is not None:
             self._arrays[f"{kind}_values"].append(rows.values)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the arrays by name, and forgets the blocks."""
+        """Returns the arrays by name, and drops the blocks."""
         joined = {}
         for name, dtype in ARRAYS.items():
             array = np.concatenate([np.zeros(0, dtype), *self._arrays.pop(name)])

@@ -13,24 +13,23 @@ from tfx_largeout.datasets.sparse_examples import SparseExamples, require_like, 
 def tf_idf(
     train: SparseExamples, *others: SparseExamples, log: bool = False
 ) -> tuple[SparseExamples, ...]:
-    """Weights each feature by its inverse document frequency; rows get length 1.
+    """Weights each feature by its inverse document frequency, and scales rows to norm 1.
 
     `x_f <- x_f idf_f / |x idf|_2` with `idf_f = ln((1 + N) / (1 + df_f)) + 1`, where `N` is the
-    number of training examples and `df_f` the number of examples with a value of feature f
-    other than 0. The others are weighted with the numbers of `train`, so nothing is learned from
-    them.
+    number of training examples and `df_f` the number of examples with a value of feature f other
+    than 0. The others are weighted with the frequencies of `train`.
 
     Cost: O(number of features in all examples).
 
     Args:
-        train: The examples whose frequencies count; values are counts of occurrences.
+        train: The examples for the frequencies; values are counts of occurrences.
         *others: Further examples with the same features and labels, such as the test set.
-        log: Whether `sign(x_f) ln(1 + |x_f|)` takes the place of `x_f` first: a word that occurs
-            ten times tells less than ten words.
+        log: Whether to replace `x_f` by `sign(x_f) ln(1 + |x_f|)` first: a word that occurs ten
+            times is less informative than ten words.
 
     Returns:
-        New containers, `train` first and then `others` in order. A row without features, or
-        whose values are all 0, stays as it is.
+        New containers, `train` first and then `others` in order. A row without features, or with
+        only zeros, does not change.
 
     Raises:
         ValueError: `others` have another number of features or labels than `train`.

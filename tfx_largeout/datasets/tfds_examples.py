@@ -48,15 +48,15 @@ def sparse_batches(
     *,
     drop_remainder: bool = False,
 ) -> tf.data.Dataset:
-    """Batches of a tensorflow-datasets data set, as `model.fit` takes them.
+    """Batches of a tensorflow-datasets data set, for `model.fit`.
 
     For data that fit in memory, `SparseExamples.dataset` is much faster.
 
     Args:
-        dataset: Examples of one of the builders here, such as `tfds.load(name, split="train")`;
-            shuffle it first.
+        dataset: Examples of one of this package's builders, such as `tfds.load(name,
+            split="train")`; shuffle it first.
         num_features: Width of the input, `builder.info.metadata["num_features"]`.
-        batch_size: Examples a batch, B.
+        batch_size: Examples per batch, B.
         drop_remainder: Whether to leave out a last batch of fewer than B examples.
 
     Returns:

@@ -22,39 +22,37 @@ def uniform_labels(
 
     Let `n_l` be the number of training examples with label l.
 
-    1. The `num_labels` labels with the largest `n_l` stay (ties: the lower id), the others go.
-    2. The training examples are put in a random order. Each label stays in the first
-       `max_count` of its examples and leaves the others, so it occurs `min(n_l, max_count)`
-       times.
-    3. Examples without a label go. Labels are numbered anew in their old order.
+    1. The `num_labels` labels with the largest `n_l` are kept (ties: the lower id).
+    2. The training examples are shuffled. Each label is kept in the first `max_count` of its
+       examples and removed from the others, so it occurs `min(n_l, max_count)` times.
+    3. Examples without a label are removed. Labels are renumbered in their old order.
 
-    By default `max_count` is the frequency of the rarest label that stays: then every label
-    occurs equally often. `others` get the same labels, but are not sampled down.
+    By default `max_count` is the frequency of the rarest kept label: then every label occurs
+    equally often. `others` get the same labels, but are not sampled down.
 
     Cost: O(n log n) time for n label occurrences.
 
     Args:
-        train: The examples whose frequencies count.
+        train: The examples for the frequencies.
         *others: Further examples with the same labels, such as the test set.
-        num_labels: Number of labels that stay; 158,114 for Amazon-670K gives as many as the
-            paper's Amazon-Uniform.
-        max_count: Most training examples that a label may have. Default: see above.
-        seed: Seed of the random order.
+        num_labels: The number of labels to keep; 158,114 for Amazon-670K, as in the paper's
+            Amazon-Uniform.
+        max_count: The largest number of training examples per label. Default: see above.
+        seed: The seed of the random order.
 
     Returns:
         New containers, `train` first and then `others` in order, each with `num_labels` labels.
 
     Raises:
         ValueError: `num_labels`, `max_count` or `seed` is not an integer or out of range, a label
-            that should stay never occurs in `train`, or `others` have another number of labels than
-            `train`.
+            to keep never occurs in `train`, or `others` have another number of labels than `train`.
 
     Deviations:
-        The paper says 'down sampling frequent classes' and gives the resulting sizes, not how.
-        Open are: which labels stay, the common frequency, whether a frequent label loses whole
-        examples or, as here, only its place in their label sets (which makes it look absent
-        from these examples, but can hit the frequency exactly), and what is done to the test
-        set. The numbers of examples can therefore differ from the paper's.
+        The paper says 'down sampling frequent classes' and gives only the resulting sizes. It does
+        not say which labels are kept, the common frequency, whether a frequent label loses whole
+        examples or, as here, is removed from their label sets (so it seems absent from these
+        examples, but the frequency is exact), and how the test set is changed. So the numbers of
+        examples can differ from the paper's.
 
     References:
         Daghaghi, Medini, Meisburger, Chen, Zhao, Shrivastava 2021, A tale of two efficient and
@@ -86,7 +84,7 @@ def uniform_labels(
 
 
 def _among_first(examples: SparseExamples, max_count: int, seed: int) -> np.ndarray:
-    """Whether each label occurrence is among the first `max_count` of its label: `[n]` bool."""
+    """Returns whether each occurrence is among the first `max_count` of its label: `[n]` bool."""
     place = np.random.default_rng(seed).permutation(examples.num_examples)
     order = np.lexsort((place[rows_of_entries(examples.label_splits)], examples.label_ids))
     sorted_labels = examples.label_ids[order]
@@ -99,7 +97,7 @@ def _among_first(examples: SparseExamples, max_count: int, seed: int) -> np.ndar
 def _relabel(
     examples: SparseExamples, stays: np.ndarray, new_ids: np.ndarray, num_labels: int
 ) -> SparseExamples:
-    """The examples with only the label occurrences that stay, without those left unlabelled."""
+    """The examples with only the kept occurrences, without examples that lose all labels."""
     rows = rows_of_entries(examples.label_splits)
     lengths = np.bincount(rows[stays], minlength=examples.num_examples)
     relabelled = dataclasses.replace(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text files with a line per example: labels, entries `id:value`, or both.
 
-Two parsers: one by NumPy, without a loop over lines, which knows what is wrong, not why; and one
-line by line, which is the definition of the format and says which rule a line breaks.
+There are two parsers: one by NumPy, without a loop over lines, which only detects errors; and one
+line by line, which defines the format and reports which rule a line breaks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 from tfx_largeout.datasets.line_blocks import line_blocks, shorten
 from tfx_largeout.datasets.sparse_rows import VALUE_RULES, SparseRows, wrong_values
 
-# Kinds of bytes. A separator's kind is its place in the two-separator code of a token, below.
+# Kinds of bytes. The kind of a separator is its digit in the two-separator code of a token, below.
 _SPACE, _COMMA, _COLON, _NEWLINE, _DIGIT, _NUMERIC, _ILLEGAL = range(7)
 # Roles of the (perhaps empty) token between two neighbouring separators.
 _NOTHING, _LABEL, _ENTRY, _VALUE, _WRONG = range(5)
 _INTEGER = re.compile(rb"0*([0-9]{1,18})")
-# There is one way only to match some digits, so that long ones take linear time.
+# Digits match in only one way, so that long numbers take linear time.
 _NUMBER = re.compile(rb"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _COMMENT = re.compile(rb"[ \t]*#[^\n]*")
 _COUNTS = {2: "two", 3: "three"}
@@ -32,15 +32,15 @@ MAX_IDS = int(np.iinfo(np.int32).max)
 
 
 class Grammar(NamedTuple):
-    """How the lines of a file are written, and which ids they may have.
+    """The format of the lines of a file, and the allowed ids.
 
     Attributes:
-        width: How many ids the entries `id:value` may have.
-        num_labels: How many ids there are for labels, which stand in front of the entries with
-            commas between; None where a line has entries alone, and may be blank.
-        entry: What an entry is: a feature or a label.
+        width: The number of ids for entries `id:value`.
+        num_labels: The number of ids for labels, which come before the entries, separated by
+            commas; None if a line has only entries, and may be blank.
+        entry: The kind of an entry: a feature or a label.
         value_rule: One of `VALUE_RULES`.
-        first_id, first_label: The least id in the file, which becomes 0.
+        first_id, first_label: The smallest id in the file, which becomes 0.
         comments: Whether `#` begins a comment.
     """
 
@@ -57,18 +57,18 @@ class Rows(NamedTuple):
     """A block of parsed examples."""
 
     entries: SparseRows
-    labels: SparseRows  # those in front of the entries
+    labels: SparseRows  # before the entries
 
 
 class TextFile:
-    """A file with a header, and a line per example. What the header promises takes no memory.
+    """A file with a header, and a line per example. Memory does not depend on the header.
 
     Args:
-        path: A plain file, or one that `line_blocks` unpacks.
-        names: What the header counts; examples are the first.
+        path: A file, plain or compressed as in `line_blocks`.
+        names: The names of the numbers in the header; examples are the first.
 
     Attributes:
-        counts: These numbers.
+        counts: The numbers of the header.
     """
 
     def __init__(self, path: str, names: tuple[str, ...]) -> None:
@@ -112,7 +112,7 @@ class TextFile:
 
 
 def parse_header(path: str, line: bytes, names: tuple[str, ...]) -> list[int]:
-    """Returns what the first line of a file promises; raises ValueError if it breaks a rule."""
+    """Returns the numbers in the first line of a file; raises ValueError if it is invalid."""
     numbers = [_parse_integer(word) for word in re.split(rb"[ \t]+", line.strip(b" \t"))]
     counts = [number for number in numbers if number is not None]
     if len(numbers) != len(names) or len(counts) != len(names):
@@ -201,7 +201,7 @@ def _parse_line(line: bytes, grammar: Grammar) -> tuple[list[int], dict[int, flo
 
 
 def shorten_id(word: bytes) -> str:
-    """Returns an id as it should be written."""
+    """Returns an id in its correct form."""
     return str(_parse_integer(word))
 
 
@@ -253,7 +253,7 @@ _BLANKED = bytes.maketrans(b"\t,:\n", b"    ")
 
 
 def parse_fast(block: bytes, grammar: Grammar) -> Rows | None:
-    """Parses lines with array operations; None if anything is wrong with any of them."""
+    """Parses lines with array operations; None if any line is invalid."""
     if grammar.comments and b"#" in block:
         block = _COMMENT.sub(b"", block)
     kinds = np.frombuffer(block.translate(_KINDS), np.uint8)
@@ -276,9 +276,9 @@ def parse_fast(block: bytes, grammar: Grammar) -> Rows | None:
     token_roles = roles[roles != _NOTHING]
     try:
         with warnings.catch_warnings():
-            # With which NumPy before 2.3 gives the numbers up to one that is none.
+            # With it, NumPy before 2.3 returns the numbers up to an invalid one.
             warnings.simplefilter("error", DeprecationWarning)
-            # The leading 0 is for a block without any number, which NumPy refuses.
+            # The leading 0 is for a block without numbers, for which NumPy raises.
             numbers = np.fromstring(b"0 " + block.translate(_BLANKED), np.float64, sep=" ")[1:]
     except (ValueError, DeprecationWarning):
         return None

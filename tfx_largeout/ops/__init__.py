@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom TensorFlow ops, each with a fallback that is composed of TensorFlow's.
+"""Custom TensorFlow ops, each with a fallback composed of TensorFlow's ops.
 
-The function of an op has an argument `implementation`. `"auto"`, the default: the custom op where
-the library loads and serves the dtype, on a GPU if it has a kernel for it that is in use; else
-TensorFlow's ops. `"op"` or `"composed"` to insist.
+The function of an op has an argument `implementation`. `"auto"`, the default: the custom op if the
+library loads and supports the dtype (on a GPU: if its kernel is in use); else TensorFlow's ops.
+`"op"` and `"composed"` force one of them.
 
 All of these functions raise
 
-- ValueError: a static shape, or an argument that is no tensor, is wrong;
+- ValueError: a static shape, or an argument that is not a tensor, is wrong;
 - TypeError: a dtype is wrong;
-- RuntimeError: with `implementation="op"`, and the library is not there;
-- tf.errors.InvalidArgumentError: what tensors hold is wrong (a number is not finite, an id out of
-  range) or shapes that are known only when the graph runs. No variable is changed then.
+- RuntimeError: with `implementation="op"`, if the library is missing;
+- tf.errors.InvalidArgumentError: values in tensors are wrong (a number is not finite, an id out of
+  range), or shapes known only when the graph runs. No variable is changed then.
 
-None of what they return has a gradient.
+The results have no gradient.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClassRows: the classes of a head whose rows this process has, and what is found in all."""
+"""ClassRows: the classes whose rows this process has, and results over all classes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NO_LOGITS = (
 
 
 class ClassRows:
-    """The rows of W and b that this process has, of C classes of a head. Alone, it has them all.
+    """The rows of W and b on this process, of the C classes of a head. A single process has all.
 
-    The site is the name of the head, for collectives.
+    `site` is the name of the head, for collectives.
     """
 
     def __init__(self, workers: Workers, num_classes: int, site: str) -> None:
@@ -45,10 +45,10 @@ class ClassRows:
         return self.shard.row_of(ids)
 
     def own(self, ids: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns those candidates of which the rows are here, and values beside them.
+        """Returns the candidates whose rows are on this worker, and their values.
 
         Args:
-            ids: `[S]`: those of other workers are left out. `[N, S]`: they become -1.
+            ids: `[S]`: classes of other workers are left out. `[N, S]`: they become -1.
             *values: Like `ids`.
         """
         if self.shard.is_whole:
@@ -62,9 +62,9 @@ class ClassRows:
         )
 
     def of_owners(self, ids: tf.Tensor, values: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns `[N, K, ...]` what those workers have that have the rows of classes `[N, K]`.
+        """Returns values `[N, K, ...]` of classes `[N, K]` from the workers with their rows.
 
-        Over several workers it is 0 at padding.
+        With several workers they are 0 at padding.
         """
         if self.shard.is_whole:
             return values
@@ -74,7 +74,7 @@ class ClassRows:
         return self.workers.sum(values, f"{self.site}/{name}")
 
     def mean(self, variable: Any) -> tf.Tensor:
-        """Returns the mean over all classes of W or b, of which the rows here are given."""
+        """Returns the mean over all classes of W or b, from the rows on this worker."""
         mean = mean_of_rows(variable)
         if self.shard.is_whole:
             return mean
@@ -83,10 +83,10 @@ class ClassRows:
     def all_logits(
         self, logits: Callable[[], tf.Tensor], hidden: tf.Tensor, dtype: str
     ) -> tf.Tensor:
-        """Returns logits `[N, C]`, where they are.
+        """Returns logits `[N, C]`, in a single process.
 
-        Over several workers they are nowhere, and whoever reads them gets an error. Nobody does in
-        a graph, where TensorFlow leaves out what nothing reads.
+        With several workers nobody has them, and reading them raises an error. An unused tensor in
+        a graph is pruned by TensorFlow.
         """
         if self.shard.is_whole:
             return logits()
@@ -102,7 +102,7 @@ class ClassRows:
     def thinned(
         self, selection: SoftmaxSelection, log_z: tf.Tensor, num_selected: int
     ) -> SoftmaxSelection:
-        """Returns what is kept by the log Z of all classes, of what is kept by that of the rows."""
+        """Returns the entries that log Z of all classes keeps, from those kept by these rows."""
         if self.shard.is_whole:
             return selection
         return selection.thinned(log_z, least_weight(num_selected, self.num_classes))
@@ -112,8 +112,8 @@ class ClassRows:
 
         Args:
             hidden: `[N, D]`, the same on all workers.
-            kernel: The rows of W that are here.
-            bias: Those of b, or None.
+            kernel: The rows of W on this worker.
+            bias: The rows of b, or None.
             labels: `[N, K]` ids, the same on all workers.
         """
         if self.shard.is_whole:
@@ -143,8 +143,7 @@ class ClassRows:
     ) -> TopScores:
         """Returns the k best of all classes, ties by lower id: as `streamed_logits`.
 
-        With a filter, also the same on all workers, those that it lets through: as
-        `filtered_top_k`.
+        With a filter (the same on all workers), only allowed classes: as `filtered_top_k`.
 
         Args and cost: as `exact`; R k numbers per example are gathered.
         """
@@ -163,7 +162,7 @@ class ClassRows:
         return TopScores(*self._best_of_all(own.scores, own.ids, k), logsumexp)
 
     def bias_of_allowed(self, kernel: Any, bias: Any, groups: tf.Tensor) -> tf.Tensor:
-        """Returns b of the rows here, -inf for a class whose group, of `[C]`, is below 0."""
+        """Returns b of this worker's rows, -inf for a class whose group (in `[C]`) is below 0."""
         dtype = tf.as_dtype(kernel.dtype)
         own = tf.zeros([self.num_rows], dtype) if bias is None else tf.convert_to_tensor(bias)
         lowest = tf.constant(float("-inf"), dtype)
@@ -172,9 +171,9 @@ class ClassRows:
     def best_of(
         self, hidden: tf.Tensor, kernel: Any, bias: Any, ids: tf.Tensor, k: int
     ) -> TopScores:
-        """Returns each example's k best, k >= 1, of some classes: as `top_candidates`.
+        """Returns each example's k best, k >= 1, of given classes: as `top_candidates`.
 
-        They are `[N, S]` without repeats: those whose rows are here, and -1.
+        They are `[N, S]`, distinct: classes whose rows are on this worker, and -1.
         """
         if self.shard.is_whole:
             return top_candidates(kernel, bias, hidden, ids, k)
@@ -188,12 +187,12 @@ class ClassRows:
     def _best_of_all(
         self, scores: tf.Tensor, ids: tf.Tensor, k: int
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the k best `[N, k]` of those of all workers, of which each has up to k.
+        """Merges up to k classes of each worker to the k best `[N, k]`.
 
-        Where there are fewer, -inf and -1 stand behind them, here and there.
+        If there are fewer, they are padded with -inf and -1, in input and result.
         """
         ids = tf.where(ids < 0, tf.constant(self.num_classes, tf.int64), ids)
-        # Behind all classes, where this worker has fewer than k.
+        # Padding comes last, if this worker has fewer than k.
         missing = [[0, 0], [0, k - scores.shape[1]]]
         lowest = scores.dtype.as_numpy_dtype("-inf")
         scores = tf.pad(scores, missing, constant_values=lowest)
@@ -202,7 +201,7 @@ class ClassRows:
         ids = _side_by_side(self.workers.gather(ids, f"{self.site}/top_ids"))
         by_id = tf.argsort(ids, axis=1)
         scores, ids = (tf.gather(x, by_id, batch_dims=1) for x in (scores, ids))
-        # Of equal scores the first one is the one with the lower id.
+        # Of equal scores the first one has the lower id.
         best = tf.math.top_k(order_keys(scores), k).indices
         scores, ids = (tf.gather(x, best, batch_dims=1) for x in (scores, ids))
         return scores, tf.where(ids < self.num_classes, ids, tf.constant(-1, tf.int64))

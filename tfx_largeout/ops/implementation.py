@@ -25,16 +25,16 @@ def op_module(
     gpu_dtypes: Sequence[tf.DType] = (),
     multiplies: bool = True,
 ) -> ModuleType | None:
-    """Returns the module of custom ops if it is to be used for some weights, else None.
+    """Returns the module of custom ops if it should be used for some weights, else None.
 
     Args:
         implementation: See `ops`, which has the errors, too.
         op: The op's name in the module.
         name: The name of the weights, for errors.
-        weights: What the op reads or changes in place.
-        dtypes: What the op serves.
-        gpu_dtypes: What its GPU kernel serves, where there is one and it is loaded.
-        multiplies: Whether matrices are multiplied, which are float32 on a GPU: `keep_float32`.
+        weights: The weights that the op reads or changes in place.
+        dtypes: The dtypes that the op supports.
+        gpu_dtypes: The dtypes of its GPU kernel, if it exists and is loaded.
+        multiplies: Whether the op multiplies matrices, in float32 on a GPU: `keep_float32`.
     """
     choice_argument("implementation", implementation, IMPLEMENTATIONS)
     if multiplies and is_on_gpu(weights):
@@ -50,7 +50,7 @@ def op_module(
             )
         return None
     if not insist and is_on_gpu(weights) and not _has_gpu_kernel(weights, gpu_dtypes):
-        return None  # a CPU kernel can't lock a variable that lives elsewhere
+        return None  # a CPU kernel can't lock a variable on another device
     module = library.load()
     if module is not None and not hasattr(module, op):
         module = None

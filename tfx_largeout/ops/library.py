@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the shared library of custom ops on first use, or says in one sentence why it can't."""
+"""Loads the shared library of custom ops on first use, or reports why it can't."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tfx_largeout.ops.product_precision import keep_float32, product_precision
 
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")
 _GPU_LIBRARY = Path(__file__).with_name("_tfx_largeout_gpu.so")
-_BUILD_RECORD = _LIBRARY.with_suffix(".json")  # by the build: with what, or `not_built`, why not
+_BUILD_RECORD = _LIBRARY.with_suffix(".json")  # by the build: settings, or why `not_built`
 _REBUILD = "reinstall it with `pip install --force-reinstall --no-deps .` in its source folder"
 _SWITCH = "TFX_LARGEOUT_GPU_KERNELS"
 _SLOWER = "Until then the slower TensorFlow-only implementation is used."
 
 _module: ModuleType | None = None
-_problem: str | None = None  # why the library is not there; None until a load has failed
+_problem: str | None = None  # why the library is missing; None until a load has failed
 _has_gpu_kernels: bool | None = None  # None until a load has been tried
 
 
@@ -55,15 +55,14 @@ def load() -> ModuleType | None:
 
 
 def load_gpu_kernels() -> bool:
-    """Loads the GPU kernels of the custom ops, once, where they were built. Says if they are there.
+    """Loads the GPU kernels of the custom ops once, if they were built; returns whether they are.
 
     Their products are float32 from then on, unless TF32 was chosen: `keep_float32`. With the
     environment variable `TFX_LARGEOUT_GPU_KERNELS=0` they are not used. With 1, or the path of
-    their library, it is an error if they can't be; else they can't with a warning, if they were
-    built.
+    their library, a failed load raises an error; otherwise it gives a warning.
 
     Raises:
-        RuntimeError: They are asked for and can't be loaded.
+        RuntimeError: They are required and can't be loaded.
     """
     global _has_gpu_kernels
     if _has_gpu_kernels is None:
@@ -92,13 +91,13 @@ def _load_gpu_library(path: Path, asked: str) -> bool:
 
 
 def library_status() -> str:
-    """Says which implementation of the custom ops is in use, where they run, and why.
+    """Returns which implementation of the custom ops is in use, on which device, and why.
 
     Cost: loads the library if that has not been tried yet.
 
     Returns:
-        Text for people, such as `custom ops loaded (TensorFlow 2.21.0, avx512)`; where there is a
-        GPU, also what that means.
+        A text, such as `custom ops loaded (TensorFlow 2.21.0, avx512)`; with a GPU, also what runs
+        on it.
     """
     module = load()
     if module is not None:
@@ -131,20 +130,19 @@ def _status_of_gpu() -> str:
 def instruction_set() -> str | None:
     """Returns the instruction set that the custom ops use, or None without the library.
 
-    `baseline`, `avx2`, `avx512` or `avx512_bf16`: the best that the processor has, or the one that
-    the environment variable `TFX_LARGEOUT_ISA` names.
+    `baseline`, `avx2`, `avx512` or `avx512_bf16`: the best one of the processor, or the value of
+    the environment variable `TFX_LARGEOUT_ISA`.
 
     Returns:
         The name, or None.
 
     Raises:
-        InvalidArgumentError: `TFX_LARGEOUT_ISA` names one that is unknown or that the processor
-            lacks.
+        InvalidArgumentError: `TFX_LARGEOUT_ISA` is unknown or not supported by the processor.
     """
     module = load()
     if module is None:
         return None
-    with tf.init_scope():  # out of a tf.function that is being traced
+    with tf.init_scope():  # outside of a traced tf.function
         return module.tfx_instruction_set().numpy().decode()
 
 
@@ -165,7 +163,7 @@ def _minor(version: str) -> str:
 
 
 def _find_problem() -> str | None:
-    """Checks what can be checked before dlopen; returns a sentence or None."""
+    """Runs the checks that are possible before dlopen; returns a sentence or None."""
     if platform.system() not in ("Linux", "Darwin"):
         return (
             "tfx_largeout has no custom ops for "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a GPU computes float32 products in float32, or rounds their factors to TF32 first."""
+"""Whether a GPU computes products in float32, or rounds factors to TF32 first."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ _is_chosen = False
 def set_product_precision(precision: str) -> None:
     """Chooses how GPUs multiply float32 matrices: exactly, or faster with TF32.
 
-    TF32 (NVIDIA Ampere and later) rounds both factors to 10 bits behind the point and adds up in
-    float32: a relative error of 5e-4 a factor, where float32 has 6e-8. TensorFlow has it on by
-    default. What this package calls exact is float32: so the first head, index or product of rows
-    of this package on a GPU switches TF32 off, with a warning, unless this function was called
-    before.
+    TF32 (NVIDIA Ampere and later) rounds both factors to 10 bits after the point and adds up in
+    float32: a relative error of 5e-4 per factor instead of 6e-8. TensorFlow enables it by default.
+    In this package exact means float32: so its first head, index or product of rows on a GPU
+    switches TF32 off, with a warning, unless this function was called before.
 
     The switch is TensorFlow's, `tf.config.experimental.enable_tensor_float_32_execution`, and
-    holds for the whole process: for other layers and models, too, and from the next product on,
-    also in functions that are traced already. CPUs, float64 and bfloat16 are not concerned.
+    affects the whole process: other layers and models, too, from the next product on, also in
+    functions that are already traced. It does not affect CPUs, float64 and bfloat16.
 
     Args:
         precision: `"float32"` or `"tf32"`.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: `precision` is neither.
     """
     global _is_chosen
     choice_argument("precision", precision, PRECISIONS)
@@ -46,7 +45,7 @@ def product_precision() -> str:
 
 
 def keep_float32() -> None:
-    """Switches TF32 off where there is a GPU, unless it was chosen; once in a process."""
+    """Switches TF32 off if there is a GPU, unless it was chosen; once per process."""
     if _is_chosen or not has_gpu():
         return
     was_on = product_precision() == "tf32"

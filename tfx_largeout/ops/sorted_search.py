@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Binary search in sorted vectors, for values of any shape, also none; sorted entries as rows.
 
-`tf.searchsorted` wants as many rows of values as of sorted values, and fails in a graph on no
-values at all (an empty batch).
+`tf.searchsorted` needs as many rows of values as of sorted values, and fails in a graph for an
+empty batch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 def lower_bound(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns for each of `values` how many of `ascending` `[n]` are less than it, int64."""
+    """Returns for each of `values` how many of `ascending` `[n]` are smaller, int64."""
     return _search(tf.raw_ops.LowerBound, ascending, values)
 
 
@@ -47,14 +47,14 @@ def _search(bound: Callable[..., tf.Tensor], ascending: tf.Tensor, values: tf.Te
 def padded_rows(
     rows: tf.Tensor, num_rows: tf.Tensor, *columns: tuple[tf.Tensor, float]
 ) -> list[tf.Tensor]:
-    """Returns `[num_rows, n]` matrices, n the length of the longest row.
+    """Returns `[num_rows, n]` matrices, with n the length of the longest row.
 
-    By ops that every device has, unlike those of ragged tensors. Cost: O(N log N) for N entries.
+    Uses ops that every device has, unlike ragged tensors. Cost: O(N log N) for N entries.
 
     Args:
         rows: `[N]` int64, rising: the row of each entry.
         num_rows: `[]` int64.
-        *columns: For each matrix its entries `[N]`, and what stands behind the last one of a row.
+        *columns: For each matrix its entries `[N]`, and its padding value.
     """
     first = lower_bound(rows, tf.range(num_rows))
     place = tf.range(tf.size(rows, tf.int64)) - tf.gather(first, rows)

@@ -52,8 +52,8 @@ def load_wordnet(
     """The WordNet reverse dictionary: find words by their definition.
 
     An example is a synset of WordNet 3.0. Its features are the 27,463 words of definitions, with
-    the number of times that each occurs in the definition of the synset. Its labels are the
-    words that have this meaning; SOURCE.txt beside the data says exactly how both were made.
+    their counts in the definition of the synset. Its labels are the words with this meaning;
+    SOURCE.txt beside the data describes exactly how both were derived.
 
     Cost: about 1 s for `train`; 15 MB. Nothing is downloaded.
 
@@ -82,14 +82,14 @@ def load_wordnet(
 
 
 def wordnet_names(config: str = "hyper") -> tuple[list[str], list[str]]:
-    """What the feature ids and label ids of `load_wordnet(config)` stand for.
+    """The names of the feature ids and label ids of `load_wordnet(config)`.
 
     Args:
         config: `"hyper"` or `"lemma"`.
 
     Returns:
         The words of definitions, by feature id, and the lemmas, by label id; in lemmas of
-        several words `_` stands for a space.
+        several words `_` replaces a space.
 
     Raises:
         ValueError: `config` is unknown.
@@ -115,7 +115,7 @@ class WordNetReverseDictionary(tfds.core.GeneratorBasedBuilder):
     """
 
     name = "wordnet_reverse_dictionary"
-    # tfds itself would look for it with importlib_resources, which it does not install.
+    # tfds would search it with importlib_resources, which it does not install.
     code_path = tfds.core.Path(__file__)
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "First release."}  # noqa: RUF012

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the candidate ops get: weights, a batch, and candidate classes."""
+"""The arguments of the candidate ops: weights, a batch, and candidate classes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tfx_largeout.run_time_checks import Check, after
 
 
 class CandidateArguments(NamedTuple):
-    """Arguments that fit each other as far as their static shapes and dtypes tell.
+    """Arguments with consistent static shapes and dtypes.
 
     Attributes:
         kernel: W, `[C, D]`: `tf.Variable` or `keras.Variable`, float32, bfloat16 or float64
             (composed only). It is read in place and never copied.
         bias: b, `[C]`, likewise, of the same dtype; or None.
-        hidden: h, `[N, D]`, finite; float32, or float64 beside a float64 kernel. All arithmetic is
-            in this dtype.
+        hidden: h, `[N, D]`, finite; float32, or float64 with a float64 kernel. All arithmetic is in
+            this dtype.
         labels: `[N, K]` int64, padded with -1.
-        candidates: `[S]` int64: those of all examples; or `[N, S]`: per example. Padded
-            with -1. A class may come up several times.
+        candidates: `[S]` int64: for all examples; or `[N, S]`: per example. Padded with -1. A class
+            may be repeated.
     """
 
     kernel: tf.Variable
@@ -78,7 +78,7 @@ class CandidateArguments(NamedTuple):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the custom ops get of it, except for the candidates."""
+        """The inputs for the custom ops, except for the candidates."""
         return {
             "kernel": self.kernel.handle,
             "bias": [] if self.bias is None else [self.bias.handle],
@@ -90,9 +90,9 @@ class CandidateArguments(NamedTuple):
     def op_module(
         self, implementation: str, op: str, rule: RowRule | None = None
     ) -> ModuleType | None:
-        """Returns the module of custom ops if it is to be used, else None: see `op_module`.
+        """Returns the module of custom ops if it should be used, else None: see `op_module`.
 
-        The GPU kernels have none of the options of a rule of a step.
+        The GPU kernels don't support options of a rule.
         """
         on_gpu = () if rule is not None and rule.has_options else OP_DTYPES
         return op_module(implementation, op, "kernel", self.kernel, OP_DTYPES, on_gpu)
@@ -100,7 +100,7 @@ class CandidateArguments(NamedTuple):
     def checked(
         self, checks: Sequence[Check | None] = (), classes_of_labels: int | None = None
     ) -> CandidateArguments:
-        """Returns the same; what is computed from them runs after all checks, and after `checks`.
+        """Returns the same, so that ops with them run after all checks, and after `checks`.
 
         Ids of labels are below `classes_of_labels`, None: C.
         """

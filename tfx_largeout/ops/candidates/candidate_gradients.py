@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of labels and candidates, where another optimizer takes the step."""
+"""The gradients of labels and candidates, if another optimizer takes the step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MINUS_GRADIENT = RowRule("sgd", (0.0, 0.0), 0.0, None)  # w - 1 g
 
 
 class GradientSums:
-    """Where the op of `candidate_update` adds up gradients: zeros, which take a step of SGD.
+    """Variables in which the op of `candidate_update` adds up gradients: zeros plus an SGD step.
 
-    `variables` are empty between two calls.
+    `variables` are empty between calls.
     """
 
     def __init__(self, kernel: Any, bias: Any) -> None:
@@ -48,7 +48,7 @@ class GradientSums:
     ) -> list[tf.Tensor]:
         """Returns dL/dW `[number, D]`, and dL/db `[number]` if there is a bias.
 
-        `ids` and `gradients` are those of labels and candidates, classes being numbered from 0.
+        `ids` and `gradients` are of labels and candidates, with classes numbered from 0.
         """
         shapes = [[number + 1, *variable.shape[1:]] for variable in self.variables]
         zeros = [tf.zeros(s, v.dtype) for s, v in zip(shapes, self.variables, strict=True)]
@@ -87,10 +87,10 @@ def candidate_gradients(
     *,
     implementation: str = "auto",
 ) -> RowGradients:
-    """Returns the gradients by which `candidate_update` takes its step; W and b stay as they are.
+    """Returns the gradients for the step of `candidate_update`, without changing W and b.
 
-    Cost: as `candidate_update`. Memory: the result, twice. The arguments are those of
-    `candidate_update`; `sums` is for W and b of this dtype.
+    Cost: as `candidate_update`. Memory: the result, twice. Arguments: as `candidate_update`; `sums`
+    is for W and b of this dtype.
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
@@ -111,7 +111,7 @@ def candidate_gradients(
         update=False,
         implementation=implementation,
     )
-    with tf.control_dependencies([of_hidden]):  # by which the ids have been checked
+    with tf.control_dependencies([of_hidden]):  # checks the ids
         ids, flat = _numbered([labels, candidates])
     parts = tf.split(flat, [tf.size(labels), tf.size(candidates)])
     of_labels, of_candidates = (
@@ -124,16 +124,15 @@ def candidate_gradients(
 
 
 def candidate_rows(named: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns the classes that labels `[N, K]` and candidates name, padded with -1, each once.
+    """Returns the distinct classes of labels `[N, K]` and candidates, padded with -1.
 
-    They are in the order of `candidate_gradients`, where candidates may come in several parts, one
-    below the other.
+    They are in the order of `candidate_gradients`; candidates may be several concatenated parts.
     """
     return _numbered(named)[0]
 
 
 def _numbered(named: Sequence[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the classes, each once, and the place of each id among them; -1 is that of -1."""
+    """Returns the distinct classes, and the position of each id among them; -1 for -1."""
     flat = [tf.reshape(ids, [-1]) for ids in named]
     ids, places = tf.unique(tf.concat([[tf.constant(-1, tf.int64)], *flat], axis=0), tf.int64)
     return ids[1:], places[1:] - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits of labels and candidate classes, from their rows of W alone."""
+"""Logits of labels and candidate classes, from only their rows of W."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.rows.variable_rows import fold_blocks, gather
 from tfx_largeout.statistics import TopScores
 
-_BLOCK_ELEMENTS = 2**21  # how much of the gathered rows exists at a time: 8 MiB in float32
+_BLOCK_ELEMENTS = 2**21  # size of a block of gathered rows: 8 MiB in float32
 
 
 class CandidateLogits(NamedTuple):
-    """What `candidate_logits` returns; floats are float32, or float64 for a float64 kernel."""
+    """The result of `candidate_logits`; floats are float32, or float64 for a float64 kernel."""
 
     true_logits: tf.Tensor
     """`[N, K]`: o at the labels; 0 at padding."""
@@ -36,18 +36,18 @@ def candidate_logits(
 ) -> CandidateLogits:
     """Computes o_c = W[c] . h_i + b_c for the labels and the candidates of each example.
 
-    Cost: O(N (K + S) D), whatever C is. Memory beside the result: O((N + S) D) for shared
-    candidates; 12 N (K + S) bytes and at most 1 MiB for an example's own.
+    Cost: O(N (K + S) D), independent of C. Memory besides the result: O((N + S) D) for shared
+    candidates; 12 N (K + S) bytes and at most 1 MiB for candidates per example.
 
     Args:
-        kernel: W, `[C, D]`: this one and the next four as `CandidateArguments`.
+        kernel: W, `[C, D]`: this one and the next four as in `CandidateArguments`.
         bias: b, `[C]`, or None.
         hidden: h, `[N, D]`.
         labels: `[N, K]`.
         candidates: `[S]`, or `[N, S]`: per example.
-        implementation: See `ops`, which has the errors, too. This package's GPU kernels take an id
-            that is out of range for padding and don't wait: what tensors hold is an error of a
-            later call of this function, of `candidate_update` or `streamed_logits`.
+        implementation: See `ops`, which has the errors, too. This package's GPU kernels read an id
+            out of range as padding and don't wait: the error is raised by a later call of this
+            function, of `candidate_update` or `streamed_logits`.
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     module = arguments.op_module(implementation, "tfx_candidate_logits")
@@ -59,11 +59,11 @@ def candidate_logits(
 
 
 def top_candidates(kernel: Any, bias: Any, hidden: tf.Tensor, ids: tf.Tensor, k: int) -> TopScores:
-    """Ranks each example's candidates `[N, S]`, without repeats, and returns the best k, k <= S.
+    """Ranks each example's distinct candidates `[N, S]`, and returns the best k, k <= S.
 
     Returns:
-        Logits and ids `[N, k]`, by falling logit, -inf and -1 where there are no more; and log Z of
-        the candidates alone, `[N]`.
+        Logits and ids `[N, k]`, by falling logit, padded with -inf and -1; and log Z over only the
+        candidates, `[N]`.
     """
     dtype = tf.float64 if kernel.dtype in ("float64", tf.float64) else tf.float32
     no_labels = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
@@ -75,7 +75,7 @@ def top_candidates(kernel: Any, bias: Any, hidden: tf.Tensor, ids: tf.Tensor, k:
 
 
 def _composed(arguments: CandidateArguments) -> CandidateLogits:
-    """Same results as the custom op, in O(S D) memory, or a block where candidates are own."""
+    """Same results as the custom op, in O(S D) memory, or a block for candidates per example."""
     arguments = arguments.checked()
     labels, candidates = arguments.labels, arguments.candidates
     logits = _own_logits if arguments.is_own else _shared_logits
@@ -104,7 +104,7 @@ def _own_logits(arguments: CandidateArguments, ids: tf.Tensor) -> tf.Tensor:
         products = tf.linalg.matvec(rows, h) + _biases(arguments, some)
         return logits.write(start // block, products)
 
-    num_examples = tf.maximum(num_examples, 1)  # one block at least, if only an empty one
+    num_examples = tf.maximum(num_examples, 1)  # at least one block, maybe empty
     logits = tf.TensorArray(
         hidden.dtype,
         size=(num_examples + block - 1) // block,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backward step of labels and candidates: updates their rows of W and b, and no other."""
+"""The backward step of labels and candidates: updates only their rows of W and b."""
 
 from __future__ import annotations
 
@@ -37,33 +37,32 @@ def candidate_update(
     """Takes a step on the rows of labels and candidates, and returns dL/dh.
 
     With g the gradients of the loss with respect to the logits of `candidate_logits`, and the sums
-    over all places (i, k) of labels and (i, s) of candidates where class c stands:
+    over all positions (i, k) of labels and (i, s) of candidates with class c:
 
         dL/dh_i = sum_c g_ic W[c],   dL/dW[c] = sum_i g_ic h_i,   dL/db_c = sum_i g_ic
 
-    A class that comes up several times gets one step, with the sum of its gradients. One that comes
-    up at all gets a step, if only with gradient 0. The result does not depend on the number of
-    threads.
+    A repeated class gets one step, with the sum of its gradients. A class with gradient 0 gets a
+    step, too. The result does not depend on the number of threads.
 
-    Cost: O(N (K + S) D), whatever C is. Memory: O((N + S) D) for shared candidates, O(N (S + D))
-    for an example's own.
+    Cost: O(N (K + S) D), independent of C. Memory: O((N + S) D) for shared candidates, O(N (S + D))
+    for candidates per example.
 
     Args:
-        kernel: W, `[C, D]`, changed in place: as `CandidateArguments`, like all that it has.
+        kernel: W, `[C, D]`, changed in place: as in `CandidateArguments`, like the other arguments
+            in it.
         bias: b, `[C]`, likewise, or None.
-        kernel_slots: The variables that `rule.slots` names, for W; changed in place.
-        bias_slots: Those for b; none without a bias.
+        kernel_slots: The variables of `rule.slots` for W; changed in place.
+        bias_slots: The slots for b; empty without a bias.
         hidden: h, `[N, D]`.
         labels: `[N, K]`.
         candidates: `[S]` or `[N, S]`.
         true_gradient: `[N, K]`, finite; ignored at padding.
-        candidate_gradient: `[N, S]`, finite; ignored where there is no candidate.
-        rule: What to do with a row.
+        candidate_gradient: `[N, S]`, finite; ignored at padding.
+        rule: The update of a row.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
         update: Whether to take the step; False: only the gradient.
         implementation: See `ops`, which has the errors, too. This package's GPU kernels don't wait:
-            dL/dh is 0 after an error, and what tensors hold is one of a later call, as of
-            `candidate_logits`.
+            dL/dh is 0 after an error, which a later call raises, as in `candidate_logits`.
 
     Returns:
         dL/dh at the W before the step, `[N, D]`, of the dtype of `hidden`.
@@ -85,13 +84,13 @@ def candidate_update(
 
 
 def update_workspace(width: int, step: StepSize, num_candidates: int, own: bool) -> int:
-    """Returns the bytes that a call of the custom op needs, as `core/candidate_update.cc` has it.
+    """Returns the bytes that a call of the custom op needs, as in `core/candidate_update.cc`.
 
     Args:
         width: D.
         step: N, K and the threads.
         num_candidates: S.
-        own: Whether candidates are `[N, S]`.
+        own: Whether candidates are per example, `[N, S]`.
     """
     n, entries = step.examples, step.examples * (step.labels + num_candidates)
     if not own:
@@ -123,7 +122,7 @@ def composed_gradients(
     candidate_gradient: tf.Tensor,
     checks: list[Check],
 ) -> RowGradients:
-    """Returns the gradients that a step goes by, after all checks. Memory: O(n D), n classes."""
+    """Returns the gradients for a step, after all checks. Memory: O(n D) for n classes."""
     sizes = tf.stack([tf.shape(arguments.hidden)[0], tf.shape(arguments.candidates)[-1]])
     rule = "[N, S] with the N of hidden and the S of candidates"
     labels = tf.shape(arguments.labels)
@@ -151,12 +150,12 @@ class _Terms(NamedTuple):
 
     @classmethod
     def of(cls, ids: tf.Tensor, gradient: tf.Tensor) -> _Terms:
-        """Takes the entries of `[N, n]` ids and gradients that are no padding."""
+        """Creates it from the entries of `[N, n]` ids and gradients, without padding."""
         places = tf.where(ids >= 0)
         return cls(places[:, 0], tf.gather_nd(ids, places), tf.gather_nd(gradient, places))
 
 
-# Each returns the touched classes [n], dL/dh, and dL/dW [n, D] and dL/db [n] at those classes.
+# Each returns the touched classes [n], dL/dh, and dL/dW [n, D] and dL/db [n] at these classes.
 
 
 def _own(
@@ -197,7 +196,7 @@ def _sum_by_place(values: tf.Tensor, places: tf.Tensor, ids: tf.Tensor) -> tf.Te
 def _products(
     arguments: CandidateArguments, terms: _Terms, ids: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns G W, G^T H and G^T 1, where column p of G is that of class ids[p]."""
+    """Returns G W, G^T H and G^T 1, where column p of G belongs to class ids[p]."""
     hidden = arguments.hidden
     indices = tf.stack([terms.examples, terms.classes], axis=1)
     shape = tf.stack([tf.shape(hidden, tf.int64)[0], tf.size(ids, tf.int64)])

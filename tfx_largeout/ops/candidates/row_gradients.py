@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowGradients: what a loss of some logits has as gradients, where others take the step."""
+"""RowGradients: the gradients of a loss of some logits, for another optimizer's step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class RowGradients(NamedTuple):
     """Gradients of a loss of labels and candidates, of the dtype of h.
 
     Attributes:
-        ids: The classes, each once, `[n]`: see `candidate_rows`.
+        ids: The distinct classes, `[n]`: see `candidate_rows`.
         hidden: dL/dh, `[N, D]`.
         kernel: dL/dW at these classes, `[n, D]`.
-        bias: dL/db likewise, `[n]`; without a bias, what it would be.
+        bias: dL/db at these classes, `[n]`, even if there is no bias.
     """
 
     ids: tf.Tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best k classes for a few examples, by bounds of their logits: of all, or of lists near h."""
+"""The best k classes for a few examples, by bounds of logits: of all, or of lists near h."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLASSES_OF_BLOCK = 16
 
 
 class BoundedRows(NamedTuple):
-    """Rows of whole numbers q_c, in N blocks of 16 classes, and bounds of their error."""
+    """Rows of integers q_c, in N blocks of 16 classes, and bounds of their error."""
 
     rows: tf.Variable
     """`[N, D, 16]` int8: row c is `rows[c // 16, :, c % 16]`, 0 behind the last class."""
@@ -29,7 +29,7 @@ class BoundedRows(NamedTuple):
 
 
 class BoundedTopK(NamedTuple):
-    """What `bounded_top_k` returns."""
+    """The result of `bounded_top_k`."""
 
     top_scores: tf.Tensor
     """`[B, k]`, falling, ties by lower id."""
@@ -64,23 +64,23 @@ def bounded_top_k(
     *,
     implementation: str = "auto",
 ) -> BoundedTopK:
-    """Returns the k best classes as `streamed_logits` does, bit by bit, and reads less for it.
+    """Returns the k best classes of `streamed_logits`, bit for bit, but reads less memory.
 
-    With a_c = s_c <q_c, h> + b_c and |o_c - a_c| <= e_c, t being the k-th largest a_c - e_c: a
-    class with a_c + e_c < t is not among the best k, and W is read for the others alone.
+    With a_c = s_c <q_c, h> + b_c and |o_c - a_c| <= e_c, and t the k-th largest a_c - e_c: a class
+    with a_c + e_c < t is not among the best k, and W is read only for the others.
 
-    All of W is read for more than 8 examples, for k > C / 32, where an h is not finite or longer
-    than 2^50, where more than C / 8 classes can't be ruled out; and without the custom op.
+    All of W is read for more than 8 examples, for k > C / 32, if an h is not finite or longer than
+    2^50, if more than C / 8 classes can't be ruled out, and without the custom op.
 
-    Cost: B C D multiplications; D + 8 bytes per class are read. Memory: what is not
-    ruled out, at most 6 B C bytes, and 60 KiB B a thread.
+    Cost: B C D multiplications; D + 8 bytes per class are read. Memory: for classes not ruled out
+    at most 6 B C bytes, and 60 KiB B per thread.
 
     Args:
         hidden: h, `[B, D]`, floating.
         kernel: W, `[C, D]`, a variable, floating.
         bias: b, `[C]`, or None.
-        bounded: What bounds the logits, of this W: with another, classes may be missing.
-        k: How many of the best classes to return, 0 <= k <= C; a Python int.
+        bounded: The bounds of the logits for this W: with another W, classes may be missing.
+        k: The number of best classes, 0 <= k <= C; a Python int.
         implementation: See `ops`, which has the errors, too. The op is for float32 and bfloat16 on
             the processor.
     """
@@ -112,21 +112,21 @@ def probed_top_k(
 ) -> BoundedTopK:
     """Returns the k best classes of the `num_probed` lists closest to each example.
 
-    Within them bounds leave a few classes over, as in `bounded_top_k`, which get their logits from
-    W. Where the lists have fewer than k classes, -inf and -1 follow.
+    Within them bounds rule out most classes, as in `bounded_top_k`; the logits of the others are
+    computed from W. If the lists have fewer than k classes, -inf and -1 follow.
 
-    All classes are looked at where an h is not finite or longer than 2^50; where a logit is out of
-    its bounds, as it is for another W; where `ends` don't rise; and without the custom op.
+    All classes are read if an h is not finite or longer than 2^50; if a logit is out of its bounds,
+    as for another W; if `ends` don't rise; and without the custom op.
 
-    Cost: for each example L D + R D multiplications, R being the number of classes of its lists, of
-    which D + 12 bytes per class are read. Memory: 20 R bytes per thread, on at
-    most as many threads as 64 MiB have room for.
+    Cost: per example L D + R D multiplications, with R the number of classes in its lists; D + 12
+    bytes are read per class. Memory: 20 R bytes per thread; the number of threads is limited so
+    that this is at most 64 MiB.
 
     Args:
         hidden: h, `[B, D]`, floating.
         kernel: W, `[C, D]`, a variable, floating.
         bias: b, `[C]`, or None.
-        bounded: What bounds the logits, of this W, in the order of the lists.
+        bounded: The bounds of the logits for this W, in the order of the lists.
         lists: The lists.
         k: As `bounded_top_k`.
         num_probed: 1 to L; a Python int.
@@ -144,7 +144,7 @@ def probed_top_k(
     if module is None:
         _check_shapes(tables, kernel.shape[1])
         return _every_class(hidden, kernel, bias, k, implementation)
-    inputs = _inputs(hidden, kernel, bias, tables)  # the op checks shapes itself, in less time
+    inputs = _inputs(hidden, kernel, bias, tables)  # the op checks shapes itself, faster
     return BoundedTopK(*module.tfx_probed_top_k(**inputs, k=k, num_probed=num_probed))
 
 
@@ -183,7 +183,7 @@ def _check_shapes(tables: dict[str, tf.Variable], width: int) -> None:
 def _every_class(
     hidden: tf.Tensor, kernel: tf.Variable, bias: Any, k: int, implementation: str
 ) -> BoundedTopK:
-    """Returns the k best classes where all of them are looked at."""
+    """Returns the k best classes by reading all of them."""
     none = tf.zeros([tf.shape(hidden)[0], 0], tf.int64)
     best = streamed_logits(hidden, kernel, bias, none, k, implementation=implementation)
     every = tf.fill(tf.shape(hidden)[:1], tf.constant(kernel.shape[0], tf.int64))

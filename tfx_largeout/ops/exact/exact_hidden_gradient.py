@@ -16,7 +16,7 @@ _BLOCK_ELEMENTS = 2**22  # logits at a time: 16 MiB
 def exact_hidden_gradient(
     hidden: tf.Tensor, labels: Labels, log_partition: tf.Tensor, kernel: Any, bias: Any = None
 ) -> tf.Tensor:
-    """Returns dL_n/dh_n of L = log Z - mean_y o_y, for each example; a mean of none is 0.
+    """Returns dL_n/dh_n of L = log Z - mean_y o_y, for each example; an empty mean is 0.
 
     dL/dh = sum_c p_c W[c] - mean_y W[y],  p_c = exp(o_c - log Z)
 
@@ -25,7 +25,7 @@ def exact_hidden_gradient(
     Args:
         hidden: h, `[N, D]` float32.
         labels: N examples.
-        log_partition: log Z `[N]` float32, as `ExactStatistics` has it.
+        log_partition: log Z `[N]` float32, as in `ExactStatistics`.
         kernel: W, a variable `[C, D]`.
         bias: b, a variable `[C]`, or None.
 

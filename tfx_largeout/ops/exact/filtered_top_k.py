@@ -31,19 +31,18 @@ def filtered_top_k(
     shard: ClassShard = _WHOLE,
     implementation: str = "auto",
 ) -> TopScores:
-    """Returns the k best classes as `streamed_logits` does, of those that a filter lets through.
+    """Returns the k best classes as `streamed_logits` does, of those that a filter allows.
 
-    Where an example may find fewer than k, -inf and -1 follow. `log_partition` is that of all
-    classes.
+    If an example may find fewer than k, -inf and -1 follow. `log_partition` is over all classes.
 
-    Cost: that of `streamed_logits`, and O(B E log E): a class is looked up in a filter where its
-    logit would be among the best so far. Memory: also 4 B E bytes.
+    Cost: as `streamed_logits`, and O(B E log E): a class is looked up in a filter only if its logit
+    is among the best so far. Memory: also 4 B E bytes.
 
     Args:
         hidden: h, `[B, D]`, floating.
         kernel: W, `[C, D]`, a variable, floating.
         bias: b, `[C]`, or None.
-        k: How many of the best classes to return, 0 <= k <= C; a Python int.
+        k: The number of best classes, 0 <= k <= C; a Python int.
         allowed: The filter: excluded ids of the layer, and the groups of the rows of W.
         shard: As `streamed_logits`.
         implementation: See `ops`, which has the errors, too.
@@ -74,7 +73,7 @@ def filtered_top_k(
 def _composed(
     blocks: LogitBlocks, k: int, allowed: ClassFilter, shard: ClassShard
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Same results as the custom op, by a loop over blocks of classes. Args: as there."""
+    """Same results as the custom op, by a loop over blocks of classes."""
     wrong = (allowed.excluded < -1) | (allowed.excluded >= shard.num_classes)
     rule = "excluded must be class ids in [-1, num_classes); got"
     is_there = Check(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logits of all classes block by block, so that they are never all there."""
+"""The logits of all classes block by block, never all at once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ PRODUCTS = ("float32", "bfloat16")
 NO_LOGIT = -1e30
 """What stands for the logit of a class that is not there: beside any other, exp of it is 0."""
 
-# How many logits exist at a time. On a CPU 4 MiB in float32, which caches hold; on a GPU 256 MiB,
-# as each block costs it the time of some twenty launches.
+# Logits per block. On a CPU 4 MiB in float32, which fit into caches; on a GPU 256 MiB, since each
+# block costs the time of about twenty launches.
 _BLOCK_ELEMENTS, _BLOCK_ELEMENTS_ON_GPU = 2**20, 2**26
 _MIN_BLOCK = 64
 
 
 class LogitBlocks(NamedTuple):
-    """Logits o = W h + b of all classes, of which a block is computed at a time, and from W anew.
+    """Logits o = W h + b of all classes, computed from W one block at a time.
 
     Attributes:
         hidden: h, `[B, D]`, of the dtype to compute in.
         kernel: W, `[C, D]`, a variable or a tensor. It is read in blocks and never copied.
         bias: b, `[C]`, likewise, or None.
-        products: Of `PRODUCTS`. With `"bfloat16"`, h and W are rounded to it first.
+        products: One of `PRODUCTS`. With `"bfloat16"`, h and W are rounded to it first.
         left_out: `[B, K]` int64, rows of W, or below 0: classes whose logits are `NO_LOGIT`. Or
             None.
     """
@@ -43,7 +43,7 @@ class LogitBlocks(NamedTuple):
 
     @classmethod
     def of(cls, hidden: tf.Tensor, kernel: Any, bias: Any) -> LogitBlocks:
-        """Returns the logits of variables, also of Keras."""
+        """Creates it from variables, also Keras variables."""
         return cls(hidden, bare_variable(kernel), None if bias is None else bare_variable(bias))
 
     @property
@@ -53,7 +53,7 @@ class LogitBlocks(NamedTuple):
 
     @property
     def block(self) -> tf.Tensor:
-        """How many classes a block has, `[]` int32."""
+        """The number of classes per block, `[]` int32."""
         return classes_of_block(self.hidden, self.kernel)
 
     def logits(self, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
@@ -94,27 +94,27 @@ def without_logits_at(logits: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
 
 
 def rounded_for(products: str, factor: tf.Tensor) -> tf.Tensor:
-    """Returns a factor, rounded to bfloat16 if products are of that, in its dtype."""
+    """Returns a factor, rounded to bfloat16 if products are bfloat16, in its dtype."""
     if products == "float32":
         return factor
     return tf.cast(tf.cast(factor, tf.bfloat16), factor.dtype)
 
 
 def classes_of_block(hidden: tf.Tensor, kernel: tf.Tensor | tf.Variable) -> tf.Tensor:
-    """Returns how many classes of W `[C, D]` make up a block for h `[B, D]`, `[]` int32.
+    """Returns the number of classes of W `[C, D]` in a block for h `[B, D]`, `[]` int32.
 
-    So few that their logits `[B, n]` and their rows of W `[n, D]` are small.
+    Their logits `[B, n]` and their rows of W `[n, D]` are small.
     """
     return _classes_of(hidden, _BLOCK_ELEMENTS_ON_GPU if is_on_gpu(kernel) else _BLOCK_ELEMENTS)
 
 
 def classes_of_small_block(hidden: tf.Tensor) -> tf.Tensor:
-    """Returns as `classes_of_block` what a CPU takes, also where W is on a GPU."""
+    """As `classes_of_block` on a CPU, even if W is on a GPU."""
     return _classes_of(hidden, _BLOCK_ELEMENTS)
 
 
 def shape_of(table: tf.Tensor | tf.Variable) -> tf.Tensor:
-    """Returns the shape of a matrix when the graph runs, int32. A variable is not read."""
+    """Returns the dynamic shape of a matrix, int32, without reading a variable."""
     if isinstance(table, tf.Variable):
         return tf.raw_ops.VariableShape(input=table.handle, out_type=tf.int32)
     return tf.shape(table)

@@ -13,13 +13,13 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gath
 
 
 def mean_of_rows(variable: Any, *, implementation: str = "auto") -> tf.Tensor:
-    """Computes the mean of the rows of a variable: of W, the weights of the mean logit.
+    """Computes the mean of the rows of a variable; for W it gives the mean logit.
 
     mean = 1/C sum_c W[c]
 
-    Sums of more than a few rows are float64, so that their rounding doesn't add up.
+    Sums of more than a few rows are float64, so that rounding errors don't add up.
 
-    Cost: the variable is read once, in place: bound by the memory's bandwidth. Memory: O(D).
+    Cost: the variable is read once, in place: limited by the memory bandwidth. Memory: O(D).
 
     Args:
         variable: W, `[C, ...]`, C at least 1: `tf.Variable` or `keras.Variable`, float32, bfloat16

@@ -39,7 +39,7 @@ def ranks_from_logits(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def order_keys(logits: tf.Tensor) -> tf.Tensor:
-    """Returns what logits are ordered by: themselves, and minus infinity for NaN."""
+    """Returns the sort keys of logits: minus infinity for NaN, else the logit."""
     return tf.where(tf.math.is_nan(logits), tf.constant(float("-inf"), logits.dtype), logits)
 
 
@@ -49,7 +49,7 @@ def count_above(
     """Counts the columns of a block of `classes` `[n]` int64 that rank above each label, `[B, K]`.
 
     `keys` `[B, n]` and `target_keys` `[B, K]` are the order keys of the classes and of the labels;
-    the count of a negative label has no meaning.
+    the count of a negative label is undefined.
     """
     num_slots = tf.shape(labels)[1]
 
@@ -64,7 +64,7 @@ def count_above(
 
 
 def check_labels(labels: tf.Tensor, num_classes: tf.Tensor) -> Check:
-    """Returns a check that every label is in [-1, C); the error names the first that isn't."""
+    """Returns a check that every label is in [-1, C); the error has the first that isn't."""
     wrong = (labels < -1) | (labels >= num_classes)
     rule = "labels must be class ids in [-1, num_classes), where num_classes is"
 

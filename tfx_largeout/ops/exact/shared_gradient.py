@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A gradient that the logits of all classes share, from a few classes and without bias."""
+"""A gradient shared by the logits of all classes, estimated without bias from a few classes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import tensorflow as tf
 
 
 class CandidateGradients(NamedTuple):
-    """Examples with separate candidates, as `candidate_update` takes them.
+    """Examples with separate candidates, for `candidate_update`.
 
     Attributes:
         hidden: `[M, D]`.
         labels: `[M, K]` int64, padded with -1.
         candidates: `[M, S]` int64, padded with -1; or `[S]`, the same for all.
-        true_gradient: `[M, K]`, of the loss with respect to the labels' logits.
-        candidate_gradient: `[M, S]`, likewise.
+        true_gradient: `[M, K]`, the gradient with respect to the labels' logits.
+        candidate_gradient: `[M, S]`, the gradient with respect to the candidates' logits.
     """
 
     hidden: tf.Tensor
@@ -26,14 +26,14 @@ class CandidateGradients(NamedTuple):
     candidate_gradient: tf.Tensor
 
     def above(self, other: CandidateGradients) -> CandidateGradients:
-        """Returns these examples and then the others, padded to as many labels and candidates."""
+        """Concatenates these examples and others, padded to as many labels and candidates."""
         return CandidateGradients(*map(_stacked, self, other, (0, -1, -1, 0, 0)))
 
     def without_zeros(self) -> CandidateGradients:
-        """Returns these examples, whose own labels and candidates are named as `named_rows` does.
+        """Returns these examples with -1 for rows with gradient 0, as in `named_rows`.
 
-        So an example that a mask or a weight of 0 leaves out moves no row, neither by moments nor
-        by decay.
+        So an example with a mask or a weight of 0 does not change a row, not even by moments or
+        decay.
         """
         candidates = self.candidates
         if candidates.shape.rank == 2:
@@ -43,22 +43,22 @@ class CandidateGradients(NamedTuple):
 
 
 def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Returns the ids of rows, with -1, which names none, where the gradient is exactly 0."""
+    """Returns the ids of rows, with -1 (no row) if the gradient is exactly 0."""
     return tf.where(gradient == 0, tf.constant(-1, ids.dtype), ids)
 
 
 def shared_gradient(
     hidden: tf.Tensor, gradient: tf.Tensor, num_classes: int, num_drawn: int, seed: tf.Tensor
 ) -> CandidateGradients:
-    """Returns examples whose update of W and b has the expectation of that of a shared gradient.
+    """Returns examples whose expected update of W and b equals that of a shared gradient.
 
-    Where dL/do_ic = m_i / C for all c, each row of W has the same gradient v = 1/C sum_i m_i h_i,
-    and each bias 1/C sum_i m_i. Here P = ceil(B / S) systematic samples of S classes are drawn. A
-    row has the gradient v C / (P S), times the number of samples that it is in, whose expectation
+    With dL/do_ic = m_i / C for all c, each row of W has the same gradient v = 1/C sum_i m_i h_i,
+    and each bias 1/C sum_i m_i. Here P = ceil(B / S) systematic samples of S classes are drawn. The
+    gradient of a row is v C / (P S) times the number of samples that contain it, whose expectation
     is v. With S = C it is v.
 
-    All h_i with m_i > 0 make up one example for each sample, and those with m_i < 0 another: their
-    mean by the weights m_i, whose candidates have the gradient (sum of the weights) / (P S).
+    Per sample, all h_i with m_i > 0 are merged into one example, and all with m_i < 0 into another:
+    their mean with weights m_i. Its candidates have the gradient (sum of the weights) / (P S).
 
     Cost: O(B D), and 2 P S entries.
 
@@ -90,14 +90,14 @@ def shared_gradient(
 
 
 def num_samples_for(batch: tf.Tensor, num_drawn: int) -> tf.Tensor:
-    """Returns P, how many samples of S classes `shared_gradient` draws for B examples."""
+    """Returns P, the number of samples of S classes in `shared_gradient` for B examples."""
     return -(-batch // num_drawn)
 
 
 def systematic_samples(
     num_classes: int, num_drawn: int, num_samples: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
-    """Draws samples of S different classes, each class with probability S / C in each sample.
+    """Draws samples of S distinct classes, each class with probability S / C in each sample.
 
     c_j = floor((r + j C) / S) for j = 0 ... S - 1, with r uniform in 0 ... C - 1: a systematic
     sample, whose classes are spread evenly. With S = C it is all classes.
@@ -117,7 +117,7 @@ def systematic_samples(
 
 
 def _stacked(first: tf.Tensor, second: tf.Tensor, padding: int) -> tf.Tensor:
-    """Returns two matrices one above the other, each padded to the columns of the wider one."""
+    """Concatenates the rows of two matrices, padded to the columns of the wider one."""
     columns = tf.maximum(tf.shape(first)[1], tf.shape(second)[1])
 
     def widened(matrix: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Soft caps of logits, and the sums over all classes of those that have one."""
+"""Soft caps of logits, and sums over all classes of capped logits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfx_largeout.ops.exact.logit_blocks import LogitBlocks
 
 
 def soft_capped(logits: tf.Tensor, cap: float | None) -> tf.Tensor:
-    """Returns cap tanh(o / cap), as Keras's `ReversibleEmbedding` does; o without a cap."""
+    """Returns cap tanh(o / cap), as in Keras's `ReversibleEmbedding`; o without a cap."""
     return logits if cap is None else cap * tf.tanh(logits / cap)
 
 

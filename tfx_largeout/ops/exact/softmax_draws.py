@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.ops.exact.logit_blocks import LogitBlocks, classes_of_small_block
 
-_GROUP = 64  # classes: each draw looks at the groups of its block, then at the classes of its group
+_GROUP = 64  # classes per group: draws choose a group of their block, then a class
 
 
 def softmax_draws(
@@ -17,14 +17,14 @@ def softmax_draws(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws classes of each example from its softmax p_c = exp(o_c) / Z, with replacement.
 
-    By inverse sums, in two passes over blocks of classes. The first has the sum of exp(o_c) over
-    each block, from which Z follows, and the block of each draw. The second computes each block
-    once more; each draw of the block chooses a group of classes by its sum, then a class of it.
-    Each choice has a separate random number, and compares it with sums in float64.
+    By inverse cumulative sums, in two passes over blocks of classes. The first computes the sum of
+    exp(o_c) over each block; they give Z and the block of each draw. The second computes each block
+    again; each draw of the block chooses a group of classes by its sum, then a class of the group.
+    Each choice compares a separate random number with sums in float64.
 
     Cost: O(B C D) twice, and O(B S) for each block. Memory, in numbers: a few blocks of 2^20
-    logits, on a GPU too, or of 64 B if that is more; the sums of blocks, at most B C / 64; and
-    where all draws are of one block, about 64 B S + 2^14 S for their groups and classes.
+    logits, on a GPU too, or of 64 B if that is more; the sums of blocks, at most B C / 64; and, if
+    all draws are in one block, about 64 B S + 2^14 S for their groups and classes.
 
     Args:
         hidden: h, `[B, D]`, of the dtype to compute in: float32 or float64.
@@ -83,7 +83,7 @@ def _blocks_of_draws(
 def _draws_of_block(weights: tf.Tensor, examples: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Returns a column of the weights `[B, n]` of a block for each draw, `[m]` int64.
 
-    `examples` `[m]` says whose each draw is, `uniform` is `[m, 2]`.
+    `examples` `[m]` is the example of each draw, `uniform` is `[m, 2]`.
     """
     weights = tf.pad(weights, [[0, 0], [0, -tf.shape(weights)[1] % _GROUP]])
     weights = tf.reshape(weights, [tf.shape(weights)[0], tf.shape(weights)[1] // _GROUP, _GROUP])
@@ -93,7 +93,7 @@ def _draws_of_block(weights: tf.Tensor, examples: tf.Tensor, uniform: tf.Tensor)
 
 
 def _choice(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Returns a column for each row of weights `[m, n]`, in proportion to them, `[m]` int64."""
+    """Draws a column for each row of weights `[m, n]`, proportional to them, `[m]` int64."""
     sums = tf.cumsum(tf.cast(weights, tf.float64), axis=1)
     below = sums <= uniform[:, tf.newaxis] * sums[:, -1:]
     return tf.math.count_nonzero(below, axis=1)

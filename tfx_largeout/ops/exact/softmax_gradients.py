@@ -29,14 +29,14 @@ def softmax_gradients(
     soft_cap: float | None = None,
     products: str = "float32",
 ) -> RowGradients:
-    """Returns dL/dh, and dL/dW and dL/db of all classes, by which `softmax_update` takes its step.
+    """Returns dL/dh, and dL/dW and dL/db of all classes: the gradients of `softmax_update`.
 
-    By TensorFlow's ops, a block of classes at a time. Of logits that are capped, L is a
-    function of cap tanh(o / cap), whose derivative is 1 - tanh(o / cap)^2.
+    By TensorFlow's ops, one block of classes at a time. With capped logits, L is a function of cap
+    tanh(o / cap), whose derivative is 1 - tanh(o / cap)^2.
 
     Cost: 6 B C D FLOP. Memory: the result, twice, and blocks `[B, n]` of logits.
 
-    Arguments as in `softmax_update`; log Z is that of capped logits.
+    Arguments as in `softmax_update`; log Z is of capped logits.
     """
     by_example = {"logsumexp": logsumexp, "logsumexp_gradient": logsumexp_gradient}
     if mean_gradient is not None:

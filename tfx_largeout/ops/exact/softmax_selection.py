@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partition function over all classes, and a few entries of the softmax that stand for it."""
+"""The partition function over all classes, and a few entries that estimate the softmax."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHOLE = ClassShard()
 
 
 class SoftmaxSelection(NamedTuple):
-    """What `softmax_selection` returns; floats are float32, or float64 for a float64 kernel."""
+    """The result of `softmax_selection`; floats are float32, or float64 for a float64 kernel."""
 
     logsumexp: tf.Tensor
     """`[B]`: log Z = log sum_c exp(o_c), over all classes whose rows are here."""
@@ -40,13 +40,13 @@ class SoftmaxSelection(NamedTuple):
     """`[B, S']`: o - log u, u in (0, 1] being the random number of the entry; 0 at padding."""
 
     def thinned(self, log_z: tf.Tensor, epsilon: float) -> SoftmaxSelection:
-        """Returns what is kept by the log Z of all classes, of what a shard has kept by its own.
+        """Drops entries that a shard keeps by its log Z, but log Z of all classes does not keep.
 
-        The Z of some classes is less than that of all, so that with it too many entries are kept,
-        and each that is to stay is among them. The choice is that of one pass over all classes, but
-        for rounding.
+        Z of some classes is less than Z of all, so a shard keeps too many entries, including all
+        that should stay. Except for rounding, the result equals one pass over all classes.
 
-        Cost: O(B S'). `log_z` `[B]` is at least `logsumexp`; `epsilon` as `least_weight` gives it.
+        Cost: O(B S'). `log_z` `[B]` is at least `logsumexp`; `epsilon` is the result of
+            `least_weight`.
         """
         of_example = log_z[:, tf.newaxis]
         log_epsilon = math.log(epsilon) if epsilon else -math.inf
@@ -60,7 +60,7 @@ class SoftmaxSelection(NamedTuple):
 
 
 def num_selected_argument(num_selected: int, num_classes: int, at_least: int = 1) -> int:
-    """Returns S as an int; refuses what is not an integer in [at_least, C]."""
+    """Returns S as an int; raises ValueError if it is not an integer in [at_least, C]."""
     num_selected = integer_argument("num_selected", num_selected, at_least)
     if num_selected > num_classes:
         raise ValueError(
@@ -70,7 +70,7 @@ def num_selected_argument(num_selected: int, num_classes: int, at_least: int = 1
 
 
 def least_weight(num_selected: int, num_classes: int) -> float:
-    """Returns the least weight of an entry that is kept: 1 / S, or 0 where all C are kept."""
+    """Returns the smallest weight of a kept entry: 1 / S, or 0 if all C are kept."""
     return 1 / num_selected if 0 < num_selected < num_classes else 0.0
 
 
@@ -87,36 +87,36 @@ def softmax_selection(
     without_labels: bool = False,
     implementation: str = "auto",
 ) -> SoftmaxSelection:
-    """Computes log Z exactly, and keeps entries of the softmax that estimate it without bias.
+    """Computes log Z exactly, and keeps a random selection of softmax entries, without bias.
 
-    With p_ic = exp(o_ic) / Z_i, o = W h + b, each entry (i, c) is kept with probability
-    min(1, S p_ic), independently of others, and gets the weight max(p_ic, 1 / S): its expectation
-    is p_ic. At most S entries of an example are expected. With S = C all are kept, with p_ic
-    itself, unless that underflows. Labels are left out: their p_ic is known from the target logits.
+    With p_ic = exp(o_ic) / Z_i, o = W h + b, each entry (i, c) is kept with probability min(1, S
+    p_ic), independently of others, with weight max(p_ic, 1 / S): its expectation is p_ic. The
+    expected number of entries per example is at most S. With S = C all are kept, with weight p_ic,
+    unless it underflows. Labels are left out: their p_ic is known from the target logits.
 
-    The choice is a function of the seed, the place i in the batch, c and p_ic: neither of the
-    number of threads nor, except for the rounding of p_ic, of the implementation.
+    The choice depends on the seed, the position i in the batch, c and p_ic, but not on the number
+    of threads, nor (except for the rounding of p_ic) on the implementation.
 
-    Of a shard of the classes, log Z and p_ic are those among its own. `SoftmaxSelection.thinned`
-    leaves what is kept by the log Z of all.
+    For a shard of the classes, log Z and p_ic are over its classes. `SoftmaxSelection.thinned` then
+    drops the excess.
 
     Cost: O(B C D) time, W read once; memory O(B (D + T S log C)) for T threads at most.
 
     Args:
-        kernel: W, `[C, D]`: this one and the next three as `CandidateArguments`.
+        kernel: W, `[C, D]`: this one and the next three as in `CandidateArguments`.
         bias: b, `[C]`, or None.
         hidden: h, `[B, D]`.
         labels: `[B, K]`.
-        num_selected: S, in [0, C]. With 0 none is kept.
+        num_selected: S, in [0, C]. With 0 no entry is kept.
         seed: `[2]` int64.
-        shard: Which classes of a layer the rows of the kernel are, in numbers. Labels, ids, C and
-            S are those of the layer.
-        products: `"float32"`; or `"bfloat16"`: W and h are rounded to bfloat16 (relative error
-            2^-8 at most), a block at a time, and their products, which are exact then, summed in
-            float32. That is faster on a processor with AVX512-BF16, and slower on others.
-        without_labels: True: log Z, and with it all p_ic, are those of the classes that are no
-            labels of the example. It can't be had from log Z and target logits: a label whose p
-            rounds to 1 leaves nothing of the others. Composed, whatever the implementation.
+        shard: The classes of a layer to which the rows of the kernel belong. Labels, ids, C and S
+            refer to the layer.
+        products: `"float32"`; or `"bfloat16"`: W and h are rounded to bfloat16 (relative error 2^-8
+            at most), one block at a time, and their products, which are then exact, are summed in
+            float32. This is faster on a processor with AVX512-BF16, and slower on others.
+        without_labels: True: log Z and all p_ic are over the classes that are not labels of the
+            example. This can't be computed from log Z and target logits: if a label's p rounds to
+            1, the others are lost. Always composed.
         implementation: See `ops`, which has the errors, too.
     """
     no_candidates = tf.zeros([0], tf.int64)
@@ -133,7 +133,7 @@ def softmax_selection(
         return SoftmaxSelection(*_composed(arguments, *rest))
     num_classes = shard.num_classes
     shard = shard.tensors(arguments.num_classes)
-    if is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
+    if is_on_gpu(arguments.kernel):  # the GPU kernel can't raise for values in tensors
         arguments = arguments.checked((), num_classes)
     return SoftmaxSelection(
         *module.tfx_softmax_selection(
@@ -149,9 +149,9 @@ def softmax_selection(
 
 
 def selection_workspace(width: int, step: StepSize, num_selected: int, num_classes: int) -> int:
-    """Returns the bytes that a call of the custom op needs, as `core/logit_keeper.cc` has it.
+    """Returns the bytes that a call of the custom op needs, as in `core/logit_keeper.cc`.
 
-    Threads keep entries by what they know of Z so far, about B S log C of 16 bytes.
+    Threads keep entries by their partial Z, about B S log C of 16 bytes.
     """
     entries = int(num_selected * step.examples * math.log(num_classes))
     return 4 * step.examples * (width + 2 * 256) + 16 * max(entries, step.threads * 2**14)
@@ -165,9 +165,10 @@ def _composed(
     products: str,
     without_labels: bool,
 ) -> tuple[tf.Tensor, ...]:
-    """Same results as the custom op of `softmax_selection`, by two sweeps over blocks of classes.
+    """Same results as the custom op of `softmax_selection`, by two passes over blocks of classes.
 
-    The first gives the partition function; the second computes the logits again and keeps entries.
+    The first computes the partition function; the second computes the logits again and keeps
+    entries.
     """
     epsilon = least_weight(num_selected, shard.num_classes)
     num_classes, num_rows = shard.num_classes, arguments.num_classes
@@ -206,7 +207,7 @@ def _composed(
         (tf.zeros([0, 2], tf.int64), tf.zeros([0, 3], hidden.dtype)),
         (tf.TensorShape([None, 2]), tf.TensorShape([None, 3])),
     )
-    # Blocks came in order, so that a stable sort by examples leaves the classes rising.
+    # Blocks are in order, so a stable sort by example keeps the classes rising.
     order = tf.argsort(places[:, 0], stable=True)
     places, values = tf.gather(places, order), tf.gather(values, order)
     entries = [(places[:, 1], -1), *((x, 0) for x in tf.unstack(values, axis=1))]

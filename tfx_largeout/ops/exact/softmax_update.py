@@ -45,32 +45,33 @@ def softmax_update(
     update: bool = True,
     implementation: str = "auto",
 ) -> tf.Tensor:
-    """Takes a step on all rows of W and b, and returns dL/dh, for L of statistics of o.
+    """Takes a step on all rows of W and b, and returns dL/dh, for a loss L of statistics of o.
 
-    These are log Z, the target logits and the mean logit. With o = W h + b, p_ic = exp(o_ic) / Z_i,
-    a = dL/d log Z, m = dL/d mean_c o_c and t_ik = dL/do at label k of i,
+    The statistics are log Z, the target logits and the mean logit. With o = W h + b, p_ic =
+    exp(o_ic) / Z_i, a = dL/d log Z, m = dL/d mean_c o_c and t_ik = dL/do at label k of i,
 
         g_ic = dL/do_ic = a_i p_ic + m_i / C + sum over k with y_ik = c of t_ik,
         dL/dh_i = sum_c g_ic W[c],   dL/dW[c] = sum_i g_ic h_i,   dL/db_c = sum_i g_ic.
 
-    Blocks of rows are updated one after the other: neither o nor g `[B, C]` nor dL/dW `[C, D]` is
-    ever built. The result does not depend on the number of threads.
+    Blocks of rows are updated one after the other: o and g `[B, C]` and dL/dW `[C, D]` are never
+    built. The result does not depend on the number of threads.
 
-    Cost: 6 B C D FLOP; W and its slots are read and written once. Memory: O(B D), for up to 64 sums
-    (at most 32 MiB, or 8 of them: no more threads than sums), and up to 2 MiB or some hundred rows
-    a thread.
+    Cost: 6 B C D FLOP; W and its slots are read and written once. Memory: up to 64 partial sums of
+    O(B D) (at most 32 MiB, or 8 sums; no more threads than sums), and up to 2 MiB or some hundred
+    rows per thread.
 
     Args:
-        kernel: W, `[C, D]`, changed in place: as `CandidateArguments`, like all that it has.
+        kernel: W, `[C, D]`, changed in place: as in `CandidateArguments`, like the other arguments
+            in it.
         bias: b, `[C]`, likewise, or None.
-        kernel_slots: The variables that `rule.slots` names, for W; changed in place.
-        bias_slots: Those for b; none without a bias.
+        kernel_slots: The variables of `rule.slots` for W; changed in place.
+        bias_slots: The slots for b; empty without a bias.
         hidden: h, `[B, D]`.
         labels: `[B, K]`.
-        logsumexp: log Z, `[B]`, finite, of the same W, b and `products`.
+        logsumexp: log Z, `[B]`, finite, for the same W, b and `products`.
         target_gradient: t, `[B, K]`, finite; ignored at padding.
         logsumexp_gradient: a, `[B]`, finite.
-        rule: What to do with a row.
+        rule: The update of a row.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
         mean_gradient: m, `[B]`, finite. Default None: 0.
         products: `"float32"`; or `"bfloat16"`: W, h and g are rounded to it for all three products,
@@ -93,7 +94,7 @@ def softmax_update(
         require_shape(name, _BY_EXAMPLE, tensor, [batch])
     require_shape("target_gradient", _BY_LABEL, target_gradient, [batch, labels.shape[1]])
     module = arguments.op_module(implementation, "tfx_softmax_update", rule)
-    if module is None or is_on_gpu(arguments.kernel):  # whose kernel can't refuse what tensors hold
+    if module is None or is_on_gpu(arguments.kernel):  # which can't raise for bad values
         arguments, target_gradient = _checked(arguments, by_example, target_gradient, step)
     gradients = target_gradient, logsumexp_gradient, mean_gradient
     if module is None:
@@ -130,7 +131,7 @@ def _checked(
 
 
 def softmax_workspace(width: int, step: StepSize) -> int:
-    """Returns the bytes that a call of the custom op needs, as `core/softmax_update.cc` has it."""
+    """Returns the bytes that a call of the custom op needs, as in `core/softmax_update.cc`."""
     of_hidden = step.examples * width
     sums = min(max(2**23 // max(of_hidden, 1), 8), 64)
     return 4 * (2 + sums) * of_hidden + 24 * step.examples * step.labels
@@ -178,7 +179,7 @@ def gradient_of_targets(
     column = labels - tf.cast(start, tf.int64)
     is_here = (column >= 0) & (column < tf.cast(size, tf.int64))
     example = tf.broadcast_to(tf.range(batch)[:, tf.newaxis], tf.shape(labels))
-    # A label of another block adds 0 to the first class of this one.
+    # A label of another block adds 0 to the first class of this block.
     indices = tf.stack([example, tf.where(is_here, column, 0)], axis=-1)
     shape = tf.stack([batch, tf.cast(size, tf.int64)])
     return tf.scatter_nd(indices, tf.where(is_here, gradient, 0), shape)

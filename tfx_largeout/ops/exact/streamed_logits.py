@@ -30,7 +30,7 @@ _NO_GRADIENT = (
 
 
 class StreamedLogits(NamedTuple):
-    """What `streamed_logits` returns; floats are float32, or float64 for a float64 kernel."""
+    """The result of `streamed_logits`; floats are float32, or float64 for a float64 kernel."""
 
     logsumexp: tf.Tensor
     """`[B]`: log sum_c exp(o_c)."""
@@ -62,9 +62,9 @@ def streamed_logits(
     Ids and ranks don't depend on the number of threads.
 
     NaN and infinity: the logsumexp is NaN if any logit of the example is NaN, else +inf if any is
-    +inf; it is -inf if all are -inf and where there is no class. Target logits and top scores
-    are reported as they are. For ranks and the best k, where `tf.math.top_k` has no rule, a NaN
-    logit counts as -inf: it never beats a number, and ties go to the lower id.
+    +inf; it is -inf if all are -inf or there is no class. Target logits and top scores are returned
+    unchanged. For ranks and the best k, for which `tf.math.top_k` has no rule, a NaN logit counts
+    as -inf: it never beats a number, and ties go to the lower id.
 
     Cost: O(B C D) time, W read once. Memory O(B (D + T (K + k) + N)) for T threads and N chunks of
     classes; N is at most 256, so that this does not grow with C.
@@ -75,14 +75,14 @@ def streamed_logits(
             float16 or float64. A variable is passed by its resource handle and never copied.
         bias: b, `[C]`, likewise, or None. (The custom op reads it as a tensor.)
         labels: `[B, K]` integer class ids, padded with -1; K may be 0.
-        k: How many of the best classes to return, 0 <= k <= C; a Python int.
-        target_scores: Logits of the labels to rank, `[B, K]`, where some labels have no row in the
-            kernel; or None: those that are found here. Shards add up their target logits, or those
-            that `candidate_logits` gives in O(B K D). A label does not count as above itself,
-            however its score was rounded.
-        shard: Which classes of a layer the rows of the kernel are, C of them. Labels, ranks' ties
-            and `top_ids` are then about ids in the layer; the target logit of a label of another
-            shard is 0, and its rank is -1 without `target_scores`.
+        k: The number of best classes, 0 <= k <= C; a Python int.
+        target_scores: Logits of the labels to rank, `[B, K]`, if some labels have no row in the
+            kernel; or None: the ones computed here. Shards add up their target logits, or those of
+            `candidate_logits` in O(B K D). A label never counts as above itself, for any rounding
+            of its score.
+        shard: The classes of a layer to which the C rows of the kernel belong. Labels, ties of
+            ranks and `top_ids` then refer to ids in the layer; the target logit of a label of
+            another shard is 0, and its rank is -1 without `target_scores`.
         implementation: See `ops`, which has the errors, too.
 
     Returns:
@@ -90,7 +90,7 @@ def streamed_logits(
         a float64 kernel.
 
     Raises:
-        LookupError: A gradient is asked for.
+        LookupError: A gradient is computed.
     """
     kernel, labels = _unwrap(kernel), _as_labels(labels)
     hidden, bias = exact_inputs(hidden, kernel, bias, k)
@@ -109,7 +109,7 @@ def streamed_logits(
         implementation, "tfx_streamed_logits", "kernel", kernel, _OP_DTYPES, gpu_dtypes
     )
     if module is not None and is_on_gpu(kernel):
-        with after([check_labels(labels, shard.num_classes)]):  # which the GPU kernel can't refuse
+        with after([check_labels(labels, shard.num_classes)]):  # not checked by the GPU kernel
             labels = tf.identity(labels)
     if module is None:
         logits = LogitBlocks(hidden, kernel, bias)
@@ -164,7 +164,7 @@ def _custom_op(
 def exact_inputs(
     hidden: Any, kernel: tf.Tensor | tf.Variable, bias: Any, k: int
 ) -> tuple[tf.Tensor, tf.Tensor | tf.Variable | None]:
-    """Returns h in the dtype to compute in, and b, checked: as `streamed_logits`."""
+    """Returns h in the compute dtype, and b, both checked: as `streamed_logits`."""
     hidden, bias = tf.convert_to_tensor(hidden), None if bias is None else _unwrap(bias)
     if not hidden.dtype.is_floating:
         raise TypeError(f"hidden must be floating; got dtype {hidden.dtype.name}")
@@ -203,9 +203,9 @@ def streamed_logits_composed(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Same results as the custom op of `streamed_logits`, by a loop over blocks of classes.
 
-    The first sweep gives the partition function, the best k and the target logits, each taken out
-    of its block; the second counts the classes above each target. Both sweeps compute a block in
-    the same way, so that equal logits are equal.
+    The first pass computes the partition function, the best k and the target logits; the second
+    counts the classes above each target. Both compute a block in the same way, so that equal logits
+    stay equal.
 
     Cost: O(B C D) once, twice where labels are given; memory for a few blocks of 2^20 logits, or
     2^26 on a GPU.
@@ -221,7 +221,7 @@ def streamed_logits_composed(
     else:
         ranked = targets if target_scores is None else target_scores
         ranks = _rank_sweep(blocks, labels, ranked, shard)
-        # A score that was given may be below the label's own logit.
+        # A given score may be below the label's logit.
         above_itself = (rows >= 0) & (order_keys(targets) > order_keys(ranked))
         is_ranked = rows >= 0 if target_scores is None else labels >= 0
         ranks = tf.where(is_ranked, ranks - tf.cast(above_itself, tf.int64), -1)
@@ -238,7 +238,7 @@ def streamed_logits_composed(
 def best_by_blocks(
     blocks: LogitBlocks, k: int, allowed: ClassFilter
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns log Z of all rows, and scores and rows of the best k that a filter lets through."""
+    """Returns log Z of all rows, and scores and rows of the best k that a filter allows."""
     none = tf.zeros([tf.shape(blocks.hidden)[0], 0], tf.int64)
     with after(_input_checks(blocks, none, k)):
         blocks = blocks._replace(hidden=tf.identity(blocks.hidden))
@@ -254,7 +254,7 @@ def _first_sweep(
 
     def visit(start, end, logits, result):  # type: ignore[no-untyped-def]
         logsumexp, targets, scores, ids = result
-        # The running sum over blocks is float64, so that its rounding doesn't add up.
+        # The running sum over blocks is float64, so that rounding errors don't add up.
         block_sum = tf.cast(tf.reduce_logsumexp(logits, axis=1), tf.float64)
         logsumexp = tf.reduce_logsumexp(tf.stack([logsumexp, block_sum], axis=1), axis=1)
 
@@ -266,7 +266,7 @@ def _first_sweep(
 
         if k > 0:
             keys = order_keys(logits)
-            if allowed is not None:  # of what may be found, -inf is above that of what may not
+            if allowed is not None:  # -inf of allowed classes ranks above disallowed ones
                 keys = allowed.masked(tf.maximum(keys, dtype.min), start, end)
             best = _best_columns(keys, tf.minimum(k, end - start))
             found = tf.gather(logits, best, batch_dims=1)
@@ -277,7 +277,7 @@ def _first_sweep(
                 best_ids = tf.where(hidden, tf.constant(-1, tf.int64), best_ids)
             scores = tf.concat([scores, found], axis=1)
             ids = tf.concat([ids, best_ids], axis=1)
-            # Earlier blocks stand first, so the lower position is the lower id here too.
+            # Earlier blocks come first, so the lower position has the lower id here, too.
             keys = order_keys(scores)
             if allowed is not None:
                 keys = tf.where(ids < 0, keys, tf.maximum(keys, dtype.min))
@@ -316,7 +316,7 @@ def _best_columns(keys: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 def _input_checks(blocks: LogitBlocks, labels: tf.Tensor, k: int) -> list[Check | None]:
-    """Returns checks of what the static shapes may have left open."""
+    """Returns checks that static shapes leave open."""
     (num_classes, width), (batch, columns) = (
         tf.unstack(shape_of(x), 2) for x in (blocks.kernel, blocks.hidden)
     )

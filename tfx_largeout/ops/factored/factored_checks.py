@@ -19,7 +19,7 @@ from tfx_largeout.run_time_checks import Check
 
 
 def input_checks(state: FactoredState, hidden: tf.Tensor, labels: tf.Tensor) -> list[Check | None]:
-    """Returns checks of what all ops get; refuses static shapes that can't fit."""
+    """Returns checks of the arguments of all ops; raises for static shapes that can't fit."""
     require_shape("hidden", "[B, D]", hidden, [None, None])
     require_shape("labels", "[B, K]", labels, [None, None])
     width, batch = tf.shape(hidden)[1], tf.shape(hidden)[0]
@@ -76,7 +76,7 @@ def divergence_check(largest: tf.Tensor, learning_rate: tf.Tensor, decay: tf.Ten
 
 
 def check_slots(state: FactoredState) -> list[Check]:
-    """Returns checks of `current_slot` and `slot_rows` that need no look at all rows."""
+    """Returns checks of `current_slot` and `slot_rows` that don't read all rows."""
     current, counts = state.current_slot.read_value(), state.slot_rows.read_value()
     wrong = (counts < 0) | (counts > state.num_classes)
     total = tf.reduce_sum(counts)
@@ -94,7 +94,7 @@ def check_slots(state: FactoredState) -> list[Check]:
 
 
 def check_slots_of_rows(state: FactoredState, ids: tf.Tensor) -> list[Check]:
-    """Returns checks that the rows `ids`, below 0: none, are in slots that are there. O(n)."""
+    """Returns checks that the rows `ids` (below 0: none) are in valid slots. O(n)."""
     slots = tf.cast(gather(state.row_slot, tf.maximum(ids, 0)), tf.int64)
     counts = tf.gather(state.slot_rows.read_value(), tf.minimum(slots, NUM_SLOTS - 1))
     is_empty = (ids >= 0) & (counts == 0)
@@ -113,14 +113,14 @@ def check_slots_of_rows(state: FactoredState, ids: tf.Tensor) -> list[Check]:
 
 
 def count_slots(slots: tf.Tensor) -> tf.Tensor:
-    """Returns how often each of the slots `[n]` comes up, `[8]` int64."""
+    """Returns how often each slot occurs in `[n]`, `[8]` int64."""
     # Counted in int32, as GPUs do.
     counts = tf.math.bincount(tf.cast(slots, tf.int32), minlength=NUM_SLOTS, maxlength=NUM_SLOTS)
     return tf.cast(tf.ensure_shape(counts, [NUM_SLOTS]), tf.int64)  # graphs lose the shape
 
 
 def check_all_rows(state: FactoredState) -> list[Check]:
-    """Returns checks that all rows are in slots that are there, and these counted. O(C)."""
+    """Returns checks that all rows are in valid slots, and that counts are correct. O(C)."""
     slots = state.row_slot.read_value()
     rows = count_slots(slots)
     counts = state.slot_rows.read_value()

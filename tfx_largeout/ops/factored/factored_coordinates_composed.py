@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy re-anchoring: each row of V is brought to the current coordinates when it is needed.
+"""Lazy re-anchoring: each row of V is converted to the current coordinates when needed.
 
-W = V U stays exact while U gets ill-conditioned, but float32 doesn't. `reanchor` starts afresh with
-U = I, without the product V U over all rows: it notes U in a transition, and each row carries the
-number of the transition that it still needs. See docs/papers/exact_gradient.md. States are those of
-TensorFlow's variables, ids `[n]` int64 and in range.
+W = V U is exact even if U gets ill-conditioned, but not in float32. `reanchor` resets U to I,
+without the product V U over all rows: it stores U in a transition, and each row has the number of
+the transition that it still needs. See docs/papers/exact_gradient.md. States consist of TensorFlow
+variables; ids are `[n]` int64 and in range.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tfx_largeout.ops.rows.variable_rows import (
     scatter_update,
 )
 
-_BLOCK_ELEMENTS = 2**21  # how much of V is copied at a time: 8 MiB in float32
+_BLOCK_ELEMENTS = 2**21  # size of a copied block of V: 8 MiB in float32
 
 
 def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
@@ -40,10 +40,10 @@ def current_rows(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
 
 
 def catch_up(state: FactoredState, ids: tf.Tensor, by_slot: tf.Tensor | None = None) -> None:
-    """Writes those rows of `ids`, without repeats, that are stale back in current coordinates.
+    """Writes the stale rows among distinct `ids` back in current coordinates.
 
-    Cost: O(n), and O(D^2) a stale row. `by_slot`: how many rows of each slot, `[8]` int64, all
-    workers catch up; None: these alone.
+    Cost: O(n), and O(D^2) per stale row. `by_slot`: the number of rows of each slot, `[8]` int64,
+    that all workers convert; None: only these rows.
     """
     if by_slot is None:
         by_slot = rows_by_slot(state, ids)
@@ -53,14 +53,14 @@ def catch_up(state: FactoredState, ids: tf.Tensor, by_slot: tf.Tensor | None = N
 
 
 def rows_by_slot(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
-    """Returns how many of some rows are in each slot, `[8]` int64."""
+    """Returns the number of given rows in each slot, `[8]` int64."""
     return count_slots(_slots(state, ids))
 
 
 def settle(state: FactoredState, num_classes: int) -> None:
-    """Catches every row up, of the C that all workers have. W doesn't change.
+    """Converts every row, of the C on all workers. W doesn't change.
 
-    Cost: O(1) if no row of any worker is stale, else O(C), and O(D^2) a stale row; memory for a
+    Cost: O(1) if no row of any worker is stale, else O(C), and O(D^2) per stale row; memory for a
     block of rows.
     """
     current = state.current_slot.read_value()
@@ -73,13 +73,13 @@ def settle(state: FactoredState, num_classes: int) -> None:
 
 
 def reanchor(state: FactoredState, u: tf.Tensor) -> None:
-    """Starts afresh with U = P = I: W stays what it is with `u` in place of U.
+    """Resets U = P = I; W is then what it was with `u` instead of U.
 
     T[e] <- T[e] u for every slot e, and an empty slot becomes the current one, with T = I. If none
     is empty, the slot with the fewest rows is emptied: its rows are multiplied by their T.
 
     Cost: O(8 D^3); O(C) and O(D^2) per row of that slot, if there is no empty one. `u` `[D, D]` is
-    U or what is to take its place, and need not be invertible.
+    U or its replacement, and need not be invertible.
     """
     transitions = tf.matmul(state.transitions.read_value(), u)
     counts = state.slot_rows.read_value()
@@ -105,7 +105,7 @@ def _slots(state: FactoredState, ids: tf.Tensor) -> tf.Tensor:
 
 def _to_current(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> tf.Tensor:
     transitions = state.transitions.read_value()
-    slots = tf.minimum(slots, NUM_SLOTS - 1)  # a row that stands for padding may be in none
+    slots = tf.minimum(slots, NUM_SLOTS - 1)  # a row for padding may be in no valid slot
     slots = tf.cast(slots, tf.int32)
     parts = tf.dynamic_partition(rows, slots, NUM_SLOTS)
     places = tf.dynamic_partition(tf.range(tf.shape(rows)[0]), slots, NUM_SLOTS)
@@ -114,7 +114,7 @@ def _to_current(state: FactoredState, rows: tf.Tensor, slots: tf.Tensor) -> tf.T
 
 
 def _move_stale(state: FactoredState, ids: tf.Tensor) -> None:
-    """Brings rows to the current coordinates, and leaves `slot_rows` as it is."""
+    """Converts rows to the current coordinates, without changing `slot_rows`."""
     current = state.current_slot.read_value()
     stale = tf.not_equal(_slots(state, ids), current)
 
@@ -129,7 +129,7 @@ def _move_stale(state: FactoredState, ids: tf.Tensor) -> None:
 
 
 def for_each_block(state: FactoredState, visit: Callable[[tf.Tensor], None]) -> None:
-    """Calls `visit(ids)` for one block of rows of V after the other."""
+    """Calls `visit(ids)` for each block of rows of V."""
 
     def of_block(start: tf.Tensor, end: tf.Tensor, nothing: tuple[()]) -> tuple[()]:
         visit(ids_between(start, end))
@@ -141,7 +141,7 @@ def for_each_block(state: FactoredState, visit: Callable[[tf.Tensor], None]) -> 
 def run_if(
     condition: tf.Tensor, action: Callable[[], None], otherwise: Callable[[], None] = lambda: None
 ) -> None:
-    """Runs what changes variables where a condition holds, and where it does not."""
+    """Runs one of two functions that change variables, by a condition."""
 
     def run(changes: Callable[[], None]) -> tf.Tensor:
         changes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a factored layer: W = V U + 1 w^T, and what is kept beside it."""
+"""The state of a factored layer: W = V U + 1 w^T, and derived matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUM_SLOTS = 8
 
 
 class FactoredState(NamedTuple):
-    """The variables of a factored layer, in the order in which the ops take them.
+    """The variables of a factored layer, in the order of the ops' inputs.
 
     Rows are classes. D is the width of h, with its constant 1 if there is a bias. All floats have
     one dtype T, float32 or float64. For a row r of V in slot e = `row_slot[r]`, the row of W is
@@ -29,9 +29,9 @@ class FactoredState(NamedTuple):
         gram: Q = W^T W, `[D, D]`, symmetric.
         shift: w, `[D]`.
         row_sum: c = W^T 1, `[D]`.
-        transitions: T, `[8, D, D]`: what brings a row of each slot to the current coordinates.
+        transitions: T, `[8, D, D]`: convert a row of each slot to the current coordinates.
         row_slot: `[C]` uint8: the slot of each row of V.
-        slot_rows: `[8]` int64: how many rows are in each slot.
+        slot_rows: `[8]` int64: the number of rows in each slot.
         current_slot: `[]` int64: the slot whose rows are in the current coordinates.
     """
 
@@ -62,7 +62,7 @@ class FactoredState(NamedTuple):
         return tf.as_dtype(self.v.dtype)
 
     def check(self) -> None:
-        """Refuses variables that don't fit each other.
+        """Checks that the variables fit together.
 
         Raises:
             ValueError: One has a wrong shape.
@@ -97,7 +97,7 @@ class FactoredState(NamedTuple):
 
     @property
     def variables(self) -> FactoredState:
-        """The same with TensorFlow's variables in place of Keras's."""
+        """The same with TensorFlow's variables instead of Keras's."""
         return FactoredState(*(bare_variable(variable) for variable in self))
 
     @property

@@ -25,7 +25,7 @@ _DTYPES = (tf.float32, tf.float64)
 
 
 class FactoredStatistics(NamedTuple):
-    """What `factored_statistics` returns, in the state's dtype."""
+    """The result of `factored_statistics`, in the state's dtype."""
 
     target_logits: tf.Tensor
     """a, `[B, K]`; 0 where the label is -1."""
@@ -51,17 +51,17 @@ def factored_statistics(
 
     a_ik = V[y_ik] . (U h_i) + w . h_i,  q_i = h_i^T Q h_i,  s_i = c . h_i
 
-    Cost: O(B D^2 + B K D), whatever C is.
+    Cost: O(B D^2 + B K D), independent of C.
 
     Args:
         state: The state.
         hidden: H, `[B, D]`, of the state's dtype, finite.
         labels: `[B, K]` int64, padded with -1.
-        update_rows: Whether target rows that are not in the current coordinates are written back
-            in them, as a training step does; W is the same. False: nothing is written.
-        implementation: See `ops`, which has the errors, too; the slot of a label's row that is none
-            is one. The GPU kernel, which does not let the host wait, returns NaN instead where
-            tensors hold what is wrong; `factored_update` refuses that.
+        update_rows: Whether stale target rows are written back in the current coordinates, as in a
+            training step; W does not change. False: nothing is written.
+        implementation: See `ops`, which has the errors, too; also for an invalid slot of a label's
+            row. The GPU kernel, which does not let the host wait, returns NaN instead of an error
+            for wrong values; `factored_update` then raises.
     """
     state = state.variables
     state.check()
@@ -95,30 +95,30 @@ def factored_update(
     W <- (1 - eta lambda) W - eta (2 W H^T G H + Abar H), with G = diag(g_q) and
     Abar = A + 1 g_s^T, A[y_ik, i] += g_a,ik. docs/papers/exact_gradient.md derives it.
 
-    Cost: O(B D^2 + B K D) and at most O(min(B, D)^3), or O(D^3) in TensorFlow's ops, whatever C
-    is.
+    Cost: O(B D^2 + B K D) and at most O(min(B, D)^3), or O(D^3) in TensorFlow's ops, independent of
+    C.
 
     Args:
         state: The state, changed in place.
         hidden: H, `[B, D]`, finite.
         labels: `[B, K]` int64, padded with -1.
-        gram_hidden: H Q, as `factored_statistics` returned it for this very state.
+        gram_hidden: H Q, from `factored_statistics` for this state.
         u_hidden: H U^T, likewise.
-        gradients: g_a `[B, K]`, g_q `[B]` and g_s `[B]`: of the loss with respect to a, q and s.
+        gradients: g_a `[B, K]`, g_q `[B]` and g_s `[B]`: the gradients with respect to a, q and s.
         learning_rate: eta, a scalar of at least 0.
         weight_decay: lambda, a scalar of at least 0: W is multiplied by 1 - eta lambda.
         update: Whether to take the step; False: only the gradient.
-        max_condition: V is re-anchored when |U|_F |P|_F / D is above it. None: never, unless the
-            step itself needs it.
+        max_condition: V is re-anchored when |U|_F |P|_F / D is above it. None: only if the step
+            needs it.
         implementation: See `ops`.
 
     Returns:
         dL/dH = 2 G H Q + Abar^T W, `[B, D]`, at the W before the step.
 
     Raises:
-        tf.errors.InvalidArgumentError: As in `ops`; or the slot of a label's row is none, or the
-            step would diverge in the naive layer as well, because 2 eta times the largest
-            eigenvalue of H^T G H is above 2. The state is unchanged.
+        tf.errors.InvalidArgumentError: As in `ops`; or the slot of a label's row is invalid, or the
+            step would also diverge in the naive layer, because 2 eta times the largest eigenvalue
+            of H^T G H is above 2. The state is unchanged.
     """
     state = state.variables
     state.check()
@@ -149,14 +149,14 @@ def factored_update(
 
 
 def factored_settle(state: FactoredState, *, implementation: str = "auto") -> None:
-    """Brings every row of V to the current coordinates; W = V U + 1 w^T is then true as it stands.
+    """Converts every row of V to the current coordinates, so that W = V U + 1 w^T.
 
-    Cost: O(C) to look at the slots of all rows, and O(D^2) a stale row; no temporary of V's size.
+    Cost: O(C) to read the slots of all rows, and O(D^2) per stale row; no temporary of V's size.
 
     Args:
         state: The state, changed in place. W doesn't change.
-        implementation: See `ops`, which has the errors, too; the slot of a row that is none is one,
-            and `slot_rows` that do not count the rows of each.
+        implementation: See `ops`, which has the errors, too; also for an invalid slot of a row, and
+            for wrong counts in `slot_rows`.
     """
     state = state.variables
     state.check()

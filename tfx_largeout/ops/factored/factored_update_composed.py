@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The factored step in TensorFlow's ops: from sums over the batch, each D x D.
 
-Where V is by rows on several workers, each has its rows of V, and all else of the state, which
-stays the same bit by bit: it changes by sums of all workers alone. Only `slot_rows` then counts the
-rows of all workers. A layer on one worker finds the sums itself.
+With several workers, each has some rows of V, and the whole rest of the state, bit for bit the
+same, since only sums over all workers change it. `slot_rows` counts the rows of all workers. A
+layer on one worker computes the sums itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def factored_update_composed(
     update: bool,
     max_condition: float | None,
 ) -> tf.Tensor:
-    """Same results as the custom op of `factored_update`: see `take_step`. O(D^3) and as there."""
+    """Same results as the custom op of `factored_update`: see `take_step`. Cost: also O(D^3)."""
     by_example = tf.zeros(tf.shape(hidden)[:1])
     tensors = {
         "gram_hidden": (gram_hidden, "hidden", hidden),
@@ -89,7 +89,7 @@ def factored_update_composed(
     )
     gradient = hidden_gradient(state, examples)
     if update:
-        # The gradient is taken before the state changes.
+        # The gradient is computed before the state changes.
         with tf.control_dependencies([gradient]):
             row_sums = examples.label_sums[:-1]
             sums = sums_of(state, examples, ids, row_sums)
@@ -107,8 +107,8 @@ class Examples:
     Attributes:
         hidden: H, `[n, D]`.
         gram_hidden: H Q, `[n, D]`.
-        label_rows: `[m + 1, D]`: different rows of V, in the current coordinates; the last one 0.
-        places: `[n, K]` int64: which of them the labels are; m at padding.
+        label_rows: `[m + 1, D]`: distinct rows of V, in the current coordinates; the last one 0.
+        places: `[n, K]` int64: the row of each label; m at padding.
         g_target: g_a, `[n, K]`; 0 at padding.
         g_squares: g_q, `[n]`.
         g_sum: g_s, `[n]`.
@@ -143,15 +143,15 @@ class Examples:
 
 
 class Sums(NamedTuple):
-    """What a step needs to know of the whole batch: sums over all its examples, or labels.
+    """The sums over all examples, or labels, of a batch that a step needs.
 
     Attributes:
         gram: N = H^T G H, `[D, D]`.
-        targets: H^T S, `[D, D]`, S of `Examples.target_sums`.
-        labels: X^T X, `[D, D]`: the sum of x_y x_y^T over different labels.
+        targets: H^T S, `[D, D]`, with S from `Examples.target_sums`.
+        labels: X^T X, `[D, D]`: the sum of x_y x_y^T over distinct labels.
         alpha: H^T alpha, `[D]`.
         g_sum: H^T g_s, `[D]`.
-        slots: `[8]`: how many rows of labels are in each slot. Exact below 2^24.
+        slots: `[8]`: the number of label rows in each slot. Exact below 2^24.
     """
 
     gram: tf.Tensor
@@ -179,7 +179,7 @@ def statistics_of_examples(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns a `[n, K]` (0 at padding), q `[n]`, s `[n]`, H Q and H U^T `[n, D]`.
 
-    Cost: O(n D^2 + n K D). Arguments: as `Examples` has them.
+    Cost: O(n D^2 + n K D). Arguments: as in `Examples`.
     """
     u_hidden = tf.matmul(hidden, state.u.read_value(), transpose_b=True)
     gram_hidden = tf.matmul(hidden, state.gram.read_value())
@@ -204,9 +204,9 @@ def hidden_gradient(state: FactoredState, examples: Examples) -> tf.Tensor:
 
 
 def sums_of(state: FactoredState, examples: Examples, rows: tf.Tensor, row_sums: tf.Tensor) -> Sums:
-    """Returns the sums over this worker's examples, and over the labels whose rows are here.
+    """Returns the sums over this worker's examples, and over labels with rows on this worker.
 
-    Cost: O((n + r) D^2). `rows` and `row_sums` as `take_step`.
+    Cost: O((n + r) D^2). `rows` and `row_sums` as in `take_step`.
     """
     hidden = examples.hidden
     return Sums(
@@ -229,7 +229,7 @@ def take_step(
     weight_decay: tf.Tensor,
     max_condition: float | None,
 ) -> tf.Tensor:
-    """Takes the step of `factored_update`, of which this worker knows its rows and the sums.
+    """Takes the step of `factored_update` from this worker's rows and the sums.
 
     With N = H^T G H, M = I - 2 eta N, F = H^T Y = H^T S U + a w^T + g c^T, a = H^T alpha,
     g = H^T g_s, and H^T E = 2 N Q + F:
@@ -239,22 +239,22 @@ def take_step(
         Q <- Q - eta (J + J^T),  J = (H^T E)^T - eta/2 H^T T H,
         H^T T H = 2 (H^T E) N + 2 N F^T + X^T X + a g^T + g a^T + C g g^T
 
-    Nothing is written before the last check; all checks are of what all workers have.
+    Nothing is written before the last check; all checks use data that all workers have.
 
     Cost: O(D^3 + r D^2).
 
     Args:
         state: A state of TensorFlow's variables, changed in place.
-        sums: Those of all workers.
-        rows: `[r]` int64: the rows of V here that are labels of the batch, each once.
-        row_sums: x_y of these, `[r, D]`, over all examples.
-        num_classes: C, of all workers.
+        sums: The sums over all workers.
+        rows: `[r]` int64: the distinct rows of V on this worker that are labels of the batch.
+        row_sums: x_y of these rows, `[r, D]`, over all examples.
+        num_classes: C, over all workers.
         learning_rate: Scalar, eta.
         weight_decay: Scalar, lambda.
-        max_condition: As `factored_update`, like the errors.
+        max_condition: As in `factored_update`, also the errors.
 
     Returns:
-        A tensor that is there when the step is taken.
+        A tensor that is available after the step.
     """
     decay = learning_rate * weight_decay
     with after(rate_checks(learning_rate, weight_decay)):
@@ -275,7 +275,7 @@ def take_step(
             is_safe, lambda: _solved(state, eta, sums.gram), state.u_inverse_transpose.read_value
         )
         moments = _moments(state, sums, eta, num_classes)
-        # Where V takes U in, P is I afterwards, and W has decayed already.
+        # If U is merged into V, P is I afterwards, and W has already decayed.
         directions = tf.cond(
             is_safe,
             lambda: tf.matmul(row_sums, p, transpose_b=True),
@@ -330,12 +330,12 @@ def _assign_decayed(
     factors: tuple[tf.Tensor, tf.Tensor],
     moments: tuple[tf.Tensor, tf.Tensor, tf.Tensor],
 ) -> None:
-    """Assigns all of a step but rows of V, with the decay of W; V takes U in if it is not safe.
+    """Assigns a step except rows of V, with the decay of W; merges U into V if needed.
 
-    `factors`, U' and P', and `moments`, Q', w' and c', are those before the decay, eta lambda.
+    `factors`, U' and P', and `moments`, Q', w' and c', are before the decay, eta lambda.
     """
     (u, p), (gram, shift, row_sum) = factors, moments
-    # Not times 1 - decay, which has an error of up to 3e-8 in float32, the same in every step.
+    # Not multiplied by 1 - decay, whose float32 error of up to 3e-8 would repeat in every step.
     u -= decay * u
     state.gram.assign(gram - decay * (2 - decay) * gram)
     state.shift.assign(shift - decay * shift)
@@ -355,7 +355,7 @@ def _condition_bound(state: FactoredState) -> tf.Tensor:
 
 
 def _different(labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the classes among labels, each once, and where each label is; padding is behind."""
+    """Returns the distinct classes of labels, and the position of each label; padding last."""
     at_labels = tf.where(labels >= 0)
     ids, places = tf.unique(tf.gather_nd(labels, at_labels), out_idx=tf.int64)
     nowhere = tf.fill(tf.shape(labels), tf.size(ids, tf.int64))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""W of a factored state as it stands: logits, rows, moments, and how far Q and U^-T have drifted.
+"""W of a factored state: logits, rows, moments, and the drift of Q and U^-T.
 
-Functions of rows go through them in blocks; a state must be settled where they say so.
+Functions of rows work in blocks; some need a settled state, as documented.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUM_PROBES = 8
 
 
 class Drift(NamedTuple):
-    """How far the bookkeeping is from what it stands for, relative, by random probes.
+    """The relative errors of derived matrices, by random probes.
 
     Attributes:
         gram: The relative distance of Q from W^T W.
@@ -67,10 +67,10 @@ def _logits_by_slot(state: FactoredState, u_hidden: tf.Tensor) -> tf.Tensor:
 
 
 def dense_weights(state: FactoredState, width: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns W `[C, D]` and b `[C]` of a settled state, b None if its rows have no column for it.
+    """Returns W `[C, D]` and b `[C]` of a settled state; b is None without a column for it.
 
     Cost: O(C D^2); memory for the result and a block of rows. `width` is the D of the hidden
-    activations; what is right of it in a row is b.
+    activations; the column after it is b.
     """
     state = state.variables
     dtype = state.dtype.as_numpy_dtype
@@ -86,9 +86,9 @@ def dense_weights(state: FactoredState, width: int) -> tuple[np.ndarray, np.ndar
 
 
 def start_from_rows(state: FactoredState, rows: np.ndarray, num_classes: int) -> None:
-    """Sets V to its rows of W, with their biases, and U to I. Q, c and U^-T are left as they were.
+    """Sets V to its rows of W, with their biases, and U to I. Q, c and U^-T are not changed.
 
-    `num_classes` is the C of all shards.
+    `num_classes` is C over all shards.
     """
     state = state.variables
     unit = np.eye(state.width)
@@ -102,9 +102,9 @@ def start_from_rows(state: FactoredState, rows: np.ndarray, num_classes: int) ->
 
 
 def start_last_rows(state: FactoredState, first: int) -> None:
-    """Makes rows of V of those of W from `first` on, and `slot_rows`, Q and c anew, in float64.
+    """Sets rows of V to rows of W from `first` on; recomputes `slot_rows`, Q and c in float64.
 
-    Other rows stay in their slots: they, U and w have the bits that they had.
+    Other rows stay in their slots; their bits, and those of U and w, don't change.
 
     Cost: O(C D^2); memory for V and a block of rows.
     """
@@ -146,11 +146,11 @@ def moments_of_rows(v: tf.Variable) -> tuple[tf.Tensor, tf.Tensor]:
 def refresh_bookkeeping(
     state: FactoredState, num_classes: int, add_up: Callable[[tf.Tensor], tf.Tensor]
 ) -> None:
-    """Computes Q, c and U^-T of a settled state anew, in float64. W doesn't change.
+    """Recomputes Q, c and U^-T of a settled state in float64. W doesn't change.
 
     Q = U^T V^T V U + (U^T V^T 1) w^T + w (U^T V^T 1)^T + C w w^T,  c = U^T V^T 1 + C w
 
-    Cost: O(C D^2). C is that of all shards, and `add_up` returns the sum of what each of them has.
+    Cost: O(C D^2). C is over all shards, and `add_up` returns the sum over shards.
     """
     state = state.variables
     row_gram, row_sum = map(add_up, moments_of_rows(state.v))
@@ -170,7 +170,7 @@ def refresh_bookkeeping(
 def relative_drift(state: FactoredState, add_up: Callable[[tf.Tensor], tf.Tensor]) -> Drift:
     """Returns |Q Z - W^T W Z| / |W^T W Z| and |P^T U Z - Z| / |Z| for random Z, of a settled state.
 
-    Cost: O(8 C D). `add_up` returns the sum of what each shard has.
+    Cost: O(8 C D). `add_up` returns the sum over shards.
     """
     state = state.variables
     width = state.width

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The paper's stabilization of U: singular values out of a safe range become 1."""
+"""The paper's stabilization of U: singular values outside of a safe range become 1."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def stabilize(state: FactoredState, method: str, num_classes: int) -> None:
 
         U <- U + alpha u (U^T u)^T,  V <- V + beta (V u) u^T,  P <- P + beta u (P^T u)^T
 
-    P is first computed anew from U, as the paper advises.
+    P is first recomputed from U, as the paper advises.
 
-    Cost: O(D^3); O(C D) for each singular value that is moved.
+    Cost: O(D^3); O(C D) per moved singular value.
 
     Args:
         state: The state, changed in place.
         method: `"svd"`: all singular values at once. `"power_iteration"`: the largest and the
             smallest, one after the other, by 100 steps of power iteration each, until both are in
             range.
-        num_classes: C: how many rows all workers have. Each changes U and P as the others do, and
+        num_classes: C: the number of rows of all workers. Each changes U and P like the others, and
             its rows of V.
 
     References:

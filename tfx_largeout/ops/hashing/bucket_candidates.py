@@ -15,14 +15,13 @@ from tfx_largeout.run_time_checks import Check, after
 
 
 class BucketOrder(NamedTuple):
-    """The chance in a visit of buckets.
+    """The random choices in a visit of buckets.
 
     Attributes:
-        tables: `[L]` int32, a permutation: the order in which tables are visited.
-        rotations: `[L]` int64, in [0, 2^32): the part of a bucket, times 2^32, where reading
-            begins.
-        first_class: `[]` int64: among classes with equally many votes, those go first that come
-            first from here on, in a circle.
+        tables: `[L]` int32, a permutation: the order of the tables.
+        rotations: `[L]` int64, in [0, 2^32): the relative position in a bucket, times 2^32, at
+            which reading begins.
+        first_class: `[]` int64: ties between classes go to the first id from here on, cyclically.
     """
 
     tables: tf.Tensor
@@ -41,7 +40,7 @@ class BucketOrder(NamedTuple):
 
 
 class BucketCandidates(NamedTuple):
-    """What `bucket_candidates` returns."""
+    """The result of `bucket_candidates`."""
 
     ids: tf.Tensor
     """`[N, S]` or `[S]` int64, without repeats; -1 where there are no more."""
@@ -65,24 +64,22 @@ def bucket_candidates(
 ) -> BucketCandidates:
     """Collects candidate classes from the buckets that queries fall into.
 
-    With `per_example` these are for each example the first S different classes that come up, range
-    by range, table by table and query by query. Otherwise they are the S classes that come up most
-    often over all examples, by id.
+    With `per_example` these are for each example the first S distinct classes found, range by
+    range, table by table and query by query. Otherwise they are the S classes found most often over
+    all examples, by id.
 
-    Cost: O(N Q (L ranges + visited classes)), whatever C is.
+    Cost: O(N Q (L ranges + visited classes)), independent of C.
 
     Args:
         tables: The tables of an index.
-        codes: `[N, Q, L]` int32, codes of each example's queries, in the first range; -1 where
-            there is none.
+        codes: `[N, Q, L]` int32, codes of each example's queries, in the first range; -1: none.
         budget: S, 1 <= S <= C.
-        order: In which order things come.
+        order: The random order of the visit.
         per_example: Whether each example gets separate candidates.
-        max_per_bucket: How many classes of a bucket are read at most.
-        num_ranges: Into how many ranges the buckets of a table are divided; a query looks into its
-            bucket of each.
-        gives_marks: Whether to say when, or how often, the classes come up.
-        implementation: See `ops`, which has the errors, too; a table that is corrupt is one.
+        max_per_bucket: The largest number of classes read per bucket.
+        num_ranges: The number of ranges of buckets in a table; a query reads its bucket in each.
+        gives_marks: Whether to return when, or how often, the classes were found.
+        implementation: See `ops`, which has the errors, too; also for a corrupt table.
     """
     tables = tables.variables
     check_dtypes(tf.int32, codes=codes)
@@ -169,7 +166,7 @@ def _composed(
         ids, votes = tf.concat([elected, none - 1], axis=0), tf.concat([votes, none], axis=0)
         size = tf.stack([budget])
         return tf.reshape(ids, size), tf.reshape(votes, size) if gives_marks else no_marks
-    # Reading ends with the last class that is taken: what is corrupt behind it does not matter.
+    # Reading ends with the last class taken: corruption after it does not matter.
     shape = tf.stack([visited.nrows(), budget])
     first, turns = _first(visited, turns, num_classes + 1)
     ids = first.to_tensor(-1, shape=shape)
@@ -188,7 +185,7 @@ def _check_shapes(
     max_per_bucket: int,
     num_ranges: int,
 ) -> None:
-    """Refuses static shapes, dtypes and numbers that are wrong."""
+    """Raises errors for wrong static shapes, dtypes and numbers."""
     check_dtypes(tf.uint32, entries=tables.entries, starts=tables.starts)
     if tables.entries.shape.rank != 2 or 0 in tables.entries.shape:
         raise ValueError(
@@ -218,9 +215,9 @@ def _visited(
     max_per_bucket: int,
     num_ranges: int,
 ) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Returns the classes that each example comes across, in order; C for what is corrupt.
+    """Returns the classes that each example finds, in order; C for corrupt entries.
 
-    And the turn of each, of all examples in a row.
+    Also the turn of each, with all examples concatenated.
     """
     num_classes, num_buckets = tables.entries.shape[1], tables.starts.shape[1] - 1
     num_buckets //= num_ranges
@@ -239,13 +236,13 @@ def _visited(
         for each in (code, code + 1)
     )
     good = (begin >= 0) & (begin <= end) & (end <= num_classes)
-    # A bucket that is corrupt counts as one that holds one class, C.
+    # A corrupt bucket counts as a bucket with one class, C.
     size = tf.where(good, end - begin, 1)
     size = tf.where(by_table < 0, tf.constant(0, tf.int64), size)
     begin = tf.where(good, begin, 0)
     taken = tf.reshape(tf.minimum(size, max_per_bucket), [-1])
     offset = tf.bitwise.right_shift(tf.gather(rotations, table) * size, tf.constant(32, tf.int64))
-    count = tf.repeat(tf.range(tf.size(taken, tf.int64)), taken)  # which visit each class is of
+    count = tf.repeat(tf.range(tf.size(taken, tf.int64)), taken)  # the visit of each class
     begin, size, offset, table, good = (
         tf.gather(tf.reshape(value, [-1]), count) for value in (begin, size, offset, table, good)
     )
@@ -272,9 +269,9 @@ def _check_read(classes: tf.Tensor, num_classes: int) -> Check:
 def _first(
     classes: tf.RaggedTensor, turns: tf.Tensor, num_classes: int
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Returns the different classes of each row, in the order in which they come first.
+    """Returns the distinct classes of each row, in the order of their first occurrence.
 
-    And the turns in which they do.
+    Also the turns of these occurrences.
     """
     keys, places = tf.unique(classes.value_rowids() * num_classes + classes.values)
     first = tf.RaggedTensor.from_value_rowids(
@@ -286,7 +283,7 @@ def _first(
 def _elected(
     classes: tf.Tensor, num_classes: int, first_class: tf.Tensor, most: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the classes that come up most often, at most `most`, rising, and how often."""
+    """Returns the most frequent classes, at most `most`, by rising id, and their counts."""
     found, _, votes = tf.unique_with_counts(classes, tf.int64)
     circle = (found - first_class) % num_classes
     best = tf.argsort(circle - votes * num_classes)[:most]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of vectors: in which bucket of each of L hash tables they are."""
+"""Codes of vectors: their bucket in each of L hash tables."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MAX_BUCKETS = 2**24
 
 
 class HashFunctions(NamedTuple):
-    """H hash functions of vectors x `[D]`, of one of two kinds.
+    """H hash functions of vectors x `[D]`, winners or signs.
 
     Attributes:
-        elements: `[H, window]` int32, in [0, D): function j is the place of the greatest of
-            x[elements[j]], the first of equal ones. `[0, 0]`: the functions are signs.
+        elements: `[H, window]` int32, in [0, D): function j is the position of the greatest of
+            x[elements[j]]; ties: the first. `[0, 0]`: the functions are signs.
         planes: `[H, D]` float32: function j is whether <planes[j], x> > 0. `[0, 0]`: the functions
             are winners.
-        bins: How many functions in a row look at the parts of one permutation. One that finds only
-            zeros then takes the value of the nearest in the circle of these that does not, the
-            later of two. With 1, it is 0.
+        bins: The number of consecutive functions that use parts of one permutation. A function that
+            finds only zeros takes the value of the nearest one in this circle that does not (ties:
+            the later one). With 1, its value is 0.
     """
 
     elements: Any
@@ -53,10 +53,10 @@ def hash_codes(
     *,
     implementation: str = "auto",
 ) -> tf.Tensor:
-    """Returns the code of each vector for each table: the number of its bucket.
+    """Returns the code (bucket) of each vector in each table.
 
-    The code of table t is sum_k f_{t K + k}(x) v^k, with v values a function. A vector of zeros has
-    none, nor has one for whose table all bins of a permutation are empty: -1.
+    The code of table t is sum_k f_{t K + k}(x) v^k, with v values per function. It is -1 for a
+    vector of zeros, and if all bins of a permutation are empty in the table.
 
     Cost: O(n L K window), or O(n L K D) with planes.
 
@@ -86,7 +86,7 @@ def hash_codes(
 def hash_codes_composed(
     vectors: tf.Tensor, functions: HashFunctions, num_tables: int, hashes_per_table: int
 ) -> tf.Tensor:
-    """As `hash_codes`. The sums of products with planes may be rounded in another order."""
+    """As `hash_codes`. Products with planes may be summed in another order."""
     if vectors.shape.rank != 2:
         raise ValueError(f"vectors must be [n, D]; got shape {vectors.shape}")
     checks = check_functions(functions, vectors.shape[1], num_tables, hashes_per_table)
@@ -109,7 +109,7 @@ def hash_codes_composed(
 def check_functions(
     functions: HashFunctions, width: int, num_tables: int, hashes_per_table: int
 ) -> list[Check]:
-    """Refuses functions that are none of vectors of a width, or too few; O(H window)."""
+    """Raises ValueError if functions don't fit vectors, or are too few; O(H window)."""
     elements, planes, bins = functions
     shapes = tuple(elements.shape), tuple(planes.shape)
     is_given = [len(shape) == 2 and math.prod(shape) > 0 for shape in shapes]

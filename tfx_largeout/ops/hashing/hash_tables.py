@@ -30,12 +30,12 @@ _BLOCK_ROWS = 4096
 
 
 class HashedRows(NamedTuple):
-    """The vectors that are hashed for classes: their rows, with radii longer by two.
+    """The hashed vectors of classes: their rows; with radii they have two more elements.
 
     Attributes:
         kernel: W `[C, D]`.
         biases: b `[C]`, or nothing.
-        radii: `[m]` float32, as `update_tables`.
+        radii: `[m]` float32, as in `update_tables`.
     """
 
     kernel: tf.Variable
@@ -43,7 +43,7 @@ class HashedRows(NamedTuple):
     radii: tf.Tensor
 
     def get(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns vectors, and the place in `radii` of the radius of each, `[n]` int32, or 0."""
+        """Returns vectors, and the position of the radius of each in `radii`, `[n]` int32, or 0."""
         rows = tf.cast(gather(self.kernel, ids), tf.float32)
         if self.radii.shape[0] == 0:
             return rows, tf.zeros(tf.shape(ids), tf.int32)
@@ -58,22 +58,23 @@ class HashedRows(NamedTuple):
 
 
 def codes_in_ranges(codes: tf.Tensor, ranges: tf.Tensor, buckets_of_range: int) -> tf.Tensor:
-    """Returns codes `[n, L]` of the first range in those that the vectors are of, `[n]`."""
+    """Converts codes `[n, L]` of the first range to the range of each vector, `[n]`."""
     return tf.where(codes < 0, codes, codes + ranges[:, tf.newaxis] * buckets_of_range)
 
 
 class HashTables(NamedTuple):
     """The state of L tables over C classes.
 
-    A table is the list of all classes, sorted by bucket: no bucket has a limit, nothing is dropped.
-    All are uint32 and hold numbers of int32, 2^32 - 1 for -1, as a GPU has no variables of int32.
+    A table is the list of all classes, sorted by bucket: buckets have no size limit, nothing is
+    dropped. Variables are uint32 and store int32 bits (2^32 - 1 for -1), as a GPU has no int32
+    variables.
 
     Attributes:
-        entries: `[L, C]`, the classes by bucket, in rising order in each; then -1, as often
-            as there are classes without a code.
-        starts: `[L, buckets + 1]`, where in `entries` each bucket begins.
+        entries: `[L, C]`, the classes by bucket, rising in each bucket; then -1 for each class
+            without a code.
+        starts: `[L, buckets + 1]`, the start of each bucket in `entries`.
         touched_at: `[C]`, when each row was last marked as changed.
-        built_at: `[L]`, when each table was last brought up to date; -1: never.
+        built_at: `[L]`, when each table was last updated; -1: never.
     """
 
     entries: Any
@@ -100,34 +101,34 @@ def update_tables(
     *,
     implementation: str = "auto",
 ) -> tf.Tensor:
-    """Marks rows as changed, and brings some tables up to date with all rows that have changed.
+    """Marks rows as changed, and updates some tables for all changed rows.
 
-    Rows that were changed without a mark keep the place that they had.
+    Rows that were changed without a mark keep their old bucket.
 
-    Cost: O(D + K) for each changed row and table, and O(C) moves a table.
+    Cost: O(D + K) per changed row and table, and O(C) moves per table.
 
     Args:
         kernel: W `[C, D]`: `tf.Variable` or `keras.Variable`; float32, bfloat16, or float64
             (composed only).
-        bias: b `[C]` of the same dtype, or None; is looked at where there are radii.
+        bias: b `[C]` of the same dtype, or None; used only with radii.
         tables: The state, changed in place.
         functions: As `hash_codes`.
         hashes_per_table: K.
         touched: `[n]` int64, rows to mark, in [-1, C); -1 is skipped.
-        now: `[]` int32, the time: greater than at the call before.
-        which: `[2]` int64: the first table, and the one behind the last.
-        radii: `[m]` float32, falling. Empty: rows are hashed as they are. Else rows w as (w, b,
-            sqrt(max(0, R^2 - |w|^2 - b^2))), R being the smallest radius that is at least |(w, b)|,
-            or the greatest; a table has m v^K buckets then, those for the greatest radius first.
+        now: `[]` int32, the time: greater than in the last call.
+        which: `[2]` int64: the first table, and the one after the last.
+        radii: `[m]` float32, falling. Empty: rows are hashed as they are. Else rows w are hashed as
+            (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))), where R is the smallest radius of at least |(w,
+            b)|, or the greatest; a table then has m v^K buckets, starting with the greatest radius.
         implementation: See `ops`.
 
     Returns:
-        `[]` int64: how many classes changed their bucket, over these tables.
+        `[]` int64: the number of classes that changed their bucket, over these tables.
 
     Raises:
-        tf.errors.InvalidArgumentError: As in `ops`; or a row that has changed is not finite, a
-            table is corrupt while not all rows have changed, radii do not fall. The tables are as
-            before then; marks stay where W or a table is at fault.
+        tf.errors.InvalidArgumentError: As in `ops`; or a changed row is not finite, a table is
+            corrupt and not all rows have changed, or radii do not fall. The tables are unchanged
+            then; marks are kept if W or a table is the cause.
     """
     kernel, tables = bare_variable(kernel), tables.variables
     biases = [] if bias is None else [bare_variable(bias)]
@@ -179,12 +180,12 @@ def _composed(
         ]
     ):
         touched = tf.boolean_mask(touched, touched >= 0)
-    # Marks stay where `build` refuses what it finds: W has changed.
+    # Marks are kept if `build` raises, since W has changed.
     scatter_update(tables.touched_at, touched, unsigned(tf.fill(tf.shape(touched), now)))
 
     def build() -> tf.Tensor:
         built_at = signed(gather(tables.built_at, tf.range(which[0], which[1])))
-        # A time that can't be is that of a damaged table: as if it had never been built.
+        # An impossible time means a damaged table: treated as never built.
         since = tf.reduce_min(tf.where((built_at < -1) | (built_at > now), -1, built_at))
         changed = tf.where(signed(tables.touched_at.read_value()) > since)[:, 0]
         codes = _codes_of_rows(rows, changed, functions, tables, hashes_per_table)
@@ -272,7 +273,7 @@ def _build(
 def _check_shapes(
     rows: HashedRows, tables: HashTables, touched: tf.Tensor, now: tf.Tensor, which: tf.Tensor
 ) -> None:
-    """Refuses static shapes and dtypes that don't fit each other."""
+    """Raises errors for inconsistent static shapes and dtypes."""
     kernel, biases, radii = rows
     if kernel.shape.rank != 2 or kernel.shape[0] == 0:
         raise ValueError(f"kernel must be [C, D] with C at least 1; got shape {kernel.shape}")
@@ -297,7 +298,7 @@ def _check_shapes(
 def _check_buckets(
     tables: HashTables, functions: HashFunctions, hashes_per_table: int, radii: tf.Tensor
 ) -> None:
-    """Refuses tables with another number of buckets than the functions have values."""
+    """Raises ValueError if the number of buckets does not match the functions."""
     base = functions.elements.shape[1] if 0 not in functions.elements.shape else 2
     num_buckets = max(radii.shape[0], 1) * base**hashes_per_table
     if num_buckets > MAX_BUCKETS or tables.starts.shape[1] != num_buckets + 1:
@@ -336,13 +337,13 @@ def _check_radii(radii: tf.Tensor) -> Check:
 
 
 def _are_good(tables: HashTables, which: tf.Tensor) -> tf.Tensor:
-    """Returns whether each of some tables is one as it was written."""
+    """Returns whether each of some tables is intact."""
     num_classes = tables.entries.shape[1]
     some = tf.range(which[0], which[1])
     starts, entries = signed(gather(tables.starts, some)), signed(gather(tables.entries, some))
     end = starts[:, -1:]
     in_use = tf.range(num_classes) < end
-    # What is not in use gets numbers of its own, so that only a class that comes up twice is equal.
+    # Unused entries get unique numbers, so that only repeated classes are equal.
     listed = tf.sort(tf.where(in_use, entries, -1 - tf.range(num_classes)), axis=1)
     return (
         (starts[:, 0] == 0)
@@ -354,7 +355,7 @@ def _are_good(tables: HashTables, which: tf.Tensor) -> tf.Tensor:
 
 
 def _check_tables(which: tf.Tensor, is_good: tf.Tensor) -> Check:
-    """Returns a check that tables are good."""
+    """Returns a check that tables are intact."""
     return Check(
         tf.reduce_all(is_good),
         lambda: [

@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-_BLOCK_ELEMENTS = 2**22  # products of vectors with words that are in memory at a time
+_BLOCK_ELEMENTS = 2**22  # products of vectors and words in memory
 
 
 class Codebooks(NamedTuple):
-    """Q words each. A row is coded by a pair of them, (k1, k2), as the number k1 Q + k2.
+    """Two codebooks of Q words. A row is coded by a pair (k1, k2), as the number k1 Q + k2.
 
-    Product quantization: each word is half a row. Residual quantization: a row is the sum of two
-    words, the second of which is that nearest to what the first one leaves.
+    Product quantization: each word is half a row. Residual quantization: a row is about the sum of
+    two words; the second one is nearest to the row minus the first word.
 
     Attributes:
         first: `[Q, D1]` float32.
         second: `[Q, D2]` float32. D1 + D2 = D, or D1 = D2 = D for residuals.
-        is_residual: Whether the second ones are of residuals.
+        is_residual: Whether the second codebook codes residuals.
     """
 
     first: tf.Tensor
@@ -33,9 +33,9 @@ class Codebooks(NamedTuple):
         return int(self.first.shape[0])
 
     def scores(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the products of vectors `[n, D]` with words, `[n, Q]` each; o_c is about a sum.
+        """Returns products of vectors `[n, D]` with words, `[n, Q]` each; their sum is about o_c.
 
-        With product quantization the words meet their half of a vector.
+        With product quantization, words are multiplied by their half of a vector.
         """
         first, second = (hidden, hidden) if self.is_residual else self._halves(hidden)
         return (
@@ -46,7 +46,7 @@ class Codebooks(NamedTuple):
     def codes(self, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the pairs of rows `[n, D]`, `[n]` int32, and squared distances from them, `[n]`.
 
-        A distance is not finite where a row is not, or too long for its square.
+        A distance is not finite if a row is not finite, or too long for its square.
         """
         first, second = (rows, rows) if self.is_residual else self._halves(rows)
         first_words, error = _nearest(first, self.first)
@@ -58,8 +58,9 @@ class Codebooks(NamedTuple):
     def trained(self, rows: tf.Tensor, iterations: int, anew: bool) -> Codebooks:
         """Returns codebooks after iterations of Lloyd's k-means over rows `[n, D]`, n >= Q.
 
-        First the first ones, then the second ones; `anew`: from some of the rows, not the present
-        words. A word that no row is nearest to becomes one of the rows farthest from their words.
+        First the first codebook, then the second; `anew`: start from some of the rows instead of
+        the present words. A word without rows is replaced by one of the rows farthest from their
+        words.
         """
         first_rows, second_rows = (rows, rows) if self.is_residual else self._halves(rows)
         first = _lloyd(
@@ -78,10 +79,10 @@ class Codebooks(NamedTuple):
 def map_blocks(
     visit: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], rows: tf.Tensor, most: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns what `visit` makes of rows `[n, ...]`, block by block: `[n]` int32, `[n]` float32.
+    """Applies `visit` to rows `[n, ...]`, block by block: `[n]` int32, `[n]` float32.
 
-    Blocks have at most `most` rows, and all the same number, so that as few as can be are filled
-    up, with zeros: a few rows cost no whole block.
+    Blocks have at most `most` rows, and all the same number, to minimize padding with zeros: a few
+    rows don't cost a whole block.
     """
     number, shape = tf.shape(rows)[0], tf.shape(rows)[1:]
     blocks = tf.maximum((number + most - 1) // most, 1)
@@ -102,7 +103,7 @@ def map_blocks(
 def _nearest(vectors: tf.Tensor, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the nearest word of each vector, `[n]` int32, and the square of its distance.
 
-    Of its n x Q products, some rows are in memory at a time.
+    Only some rows of the n x Q products are in memory at a time.
     """
     most = max(1, _BLOCK_ELEMENTS // int(words.shape[0]))
     return map_blocks(lambda block: _nearest_of_block(block, words), vectors, most)
@@ -126,7 +127,7 @@ def _lloyd(words: tf.Tensor, vectors: tf.Tensor, iterations: int) -> tf.Tensor:
 
 
 def _means(words: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of the vectors that are nearest to each word."""
+    """Returns the mean of the vectors nearest to each word."""
     num_words = words.shape[0]
     nearest, error = _nearest(vectors, words)
     numbers = tf.math.unsorted_segment_sum(tf.ones_like(error), nearest, num_words)
@@ -139,6 +140,6 @@ def _means(words: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
 
 
 def _some(vectors: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns so many of the vectors, at even distances."""
+    """Returns a number of evenly spaced vectors."""
     places = tf.range(number, dtype=tf.int64) * tf.shape(vectors, tf.int64)[0] // number
     return tf.gather(vectors, places)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws from the softmax over classes that are coded by pairs of words, and lists of these."""
+"""Draws from the softmax over classes coded by pairs of words, and lists of classes by pair."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.sorted_search import upper_bound
 from tfx_largeout.run_time_checks import Check, after
 
-_LARGEST_WEIGHT = 2**30  # sums of 2^23 of them are exact in float64, too
+_LARGEST_WEIGHT = 2**30  # sums of 2^23 such weights are exact in float64, too
 _BELOW_ONE = 1 - 2**-53
 _LEAST_SCORE = -300.0
 """What a word's score counts as at least, below the greatest: float64 then holds all products."""
@@ -22,14 +22,14 @@ _LEAST_SCORE = -300.0
 class ClassLists(NamedTuple):
     """Classes by pair, as a compressed sparse matrix of Q^2 rows.
 
-    Weights are whole numbers, so that their sums are exact in any order: how often a class is drawn
-    is what is said of it, to the last bit.
+    Weights are integers, so that their sums are exact in any order, and so are the drawing
+    probabilities.
 
     Attributes:
         codes: `[C]` int32, the pair of each class.
-        entries: `[C]` int32, the classes of pair 0, those of pair 1 and so on, by rising id.
-        starts: `[Q^2 + 1]` int32, where each pair's begin.
-        sums: `[C + 1]` int64, the sum of the weights of the entries before each, from 0 on.
+        entries: `[C]` int32, the classes of pair 0, of pair 1 and so on, by rising id.
+        starts: `[Q^2 + 1]` int32, the start of each pair.
+        sums: `[C + 1]` int64, the cumulative sum of weights before each entry.
     """
 
     codes: tf.Tensor
@@ -39,7 +39,7 @@ class ClassLists(NamedTuple):
 
     @classmethod
     def of(cls, codes: tf.Tensor, weights: tf.Tensor, num_pairs: int) -> ClassLists:
-        """Returns the lists of `codes`, with `whole_weights`. Cost: O(C log C)."""
+        """Creates the lists for `codes`, with `whole_weights`. Cost: O(C log C)."""
         entries = tf.argsort(codes, stable=True)
         sizes = tf.math.bincount(codes, minlength=num_pairs, maxlength=num_pairs)
         by_pair = tf.cast(tf.gather(weights, entries), tf.int64)
@@ -70,9 +70,9 @@ def _sums_before(numbers: tf.Tensor) -> tf.Tensor:
 
 
 def whole_weights(log_weights: tf.Tensor) -> tf.Tensor:
-    """Returns weights `[C]` int32 in proportion to exp(log_weights), the greatest 2^30, least 1.
+    """Returns weights `[C]` int32 proportional to exp(log_weights), at most 2^30, at least 1.
 
-    So a class counts at least e^-20.8 times as much as the heaviest one.
+    So a weight is at least e^-20.8 times the largest one.
     """
     shares = tf.exp(tf.cast(log_weights - tf.reduce_max(log_weights), tf.float64))
     return tf.cast(tf.maximum(tf.round(shares * _LARGEST_WEIGHT), 1), tf.int32)
@@ -88,8 +88,8 @@ def multi_index_draws(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws classes of each example with replacement, by q(c) = w_c exp(u[k1] + v[k2]) / Z.
 
-    (k1, k2) is the code of c, w_c its weight. By inverse sums: k1, then k2, then a class of the
-    pair, each with a separate random number.
+    (k1, k2) is the code of c, w_c its weight. By inverse cumulative sums: k1, then k2, then a class
+    of the pair, each with a separate random number.
 
     Cost: O(B (Q^2 + S log(Q C))); composed O(B (Q^2 + S (sqrt(Q) + log C))), and memory for
     B (Q + 3 S) sqrt(Q) numbers.
@@ -99,11 +99,11 @@ def multi_index_draws(
         second: v, likewise.
         lists: The classes of each pair.
         uniform: `[B, S, 3]` float64 in [0, 1).
-        implementation: See `ops`, which has the errors, too; lists that are damaged are one.
+        implementation: See `ops`, which has the errors, too; also for corrupt lists.
 
     Returns:
         The classes `[B, S]` int64, -1 where Z is not a number above 0; and log q of each, float64,
-        0 where there is none.
+        0 for no class.
     """
     module = op_module(
         implementation, "tfx_multi_index_draws", "first", first, [tf.float64], gpu_dtypes=[]
@@ -117,9 +117,9 @@ def multi_index_draws(
 def _composed(
     first: tf.Tensor, second: tf.Tensor, lists: ClassLists, uniform: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """As `multi_index_draws`, which see.
+    """As `multi_index_draws`.
 
-    k2 is found in two steps: a group of about sqrt(Q) words, and one of them.
+    k2 is drawn in two steps: a group of about sqrt(Q) words, and a word of the group.
     """
     num_words = first.shape[1]
     out_of_range = check_each(
@@ -143,16 +143,16 @@ def _composed(
 def _members(
     lists: ClassLists, pairs: tf.Tensor, uniform: tf.Tensor, is_pair: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws a class of each of some pairs by weight; refuses lists that lack a pair's classes.
+    """Draws a class of each given pair by weight; raises if a pair's list is missing.
 
     Args:
         lists: The classes of each pair.
         pairs: Any shape, int32 in [0, Q^2).
         uniform: Likewise, float64 in [0, 1).
-        is_pair: Likewise, or a shape that can be broadcast: where a class is to be drawn.
+        is_pair: Likewise, or broadcastable: where to draw a class.
 
     Returns:
-        The classes, int64, -1 where none is; and their weights.
+        The classes, int64, -1 for none; and their weights.
     """
     last = tf.size(lists.entries) - 1
     begin = tf.gather(lists.sums, tf.gather(lists.starts, pairs))
@@ -169,9 +169,9 @@ def _members(
 
 
 def _inverse_sums(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Returns places in rows of weights `[B, m]`, in proportion to them, `[B, S]` int32.
+    """Draws positions in rows of weights `[B, m]`, proportional to them, `[B, S]` int32.
 
-    Where they are not numbers, it is a place nevertheless. Cost: O(B (m + S log m)).
+    If weights are NaN, it is still a valid position. Cost: O(B (m + S log m)).
     """
     sums = tf.cumsum(weights, axis=1)
     places = tf.raw_ops.UpperBound(sorted_inputs=sums, values=uniform * sums[:, -1:])
@@ -197,9 +197,9 @@ def _words(
 
 
 def _choice(weights: tf.Tensor, uniform: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a place in each row of weights `[..., m]`, in proportion to them, `[...]` int32.
+    """Draws a position in each row of weights `[..., m]`, proportional to them, `[...]` int32.
 
-    And what is left of the random number, which is as good as a new one.
+    Also returns the rest of the random number, which is again uniform.
     """
     sums = tf.cumsum(weights, axis=-1)
     target = uniform[..., tf.newaxis] * sums[..., -1:]
@@ -218,7 +218,7 @@ def _groups(values: tf.Tensor, size: int) -> tf.Tensor:
 
 
 class CodedClasses(NamedTuple):
-    """What is known of each class.
+    """The codes and weights of classes.
 
     Attributes:
         lists: The pair of code words of each class, and the classes of each pair.
@@ -243,7 +243,7 @@ class CodedClasses(NamedTuple):
 
 
 class PairSoftmax(NamedTuple):
-    """The distribution q(c|h) = w_c exp(s1[k1] + s2[k2]) / Z, (k1, k2) being the code of c.
+    """The distribution q(c|h) = w_c exp(s1[k1] + s2[k2]) / Z, with (k1, k2) the code of c.
 
     Attributes:
         first: s1 - max s1, `[B, Q]` float64.
@@ -281,12 +281,12 @@ class PairSoftmax(NamedTuple):
         ids, log_probability = multi_index_draws(
             self.first, self.second, self.classes.lists, uniform
         )
-        # Sums that are damaged within a list give a class more than all.
+        # Corrupt sums in a list can give a class more than the whole weight.
         with after([_damage_check(tf.reduce_all(log_probability < 1e-6))]):
             return tf.identity(ids), tf.identity(log_probability)
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns log q of classes `[B, K]`, float64; of class 0 where they are -1."""
+        """Returns log q of classes `[B, K]`, float64; for -1, of class 0."""
         num_words = self.masses.shape[0]
         codes, log_weights = self.classes.of(ids, num_words**2)
         return (
@@ -328,7 +328,7 @@ class MeanPairSoftmax(NamedTuple):
         return ids, tf.where(is_number, self.log_probability(ids), 0)
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns log q of classes of any shape, float64; of class 0 where they are -1."""
+        """Returns log q of classes of any shape, float64; for -1, of class 0."""
         codes, log_weights = self.classes.of(ids, self.masses.shape[0] ** 2)
         return tf.math.log(tf.gather(tf.reshape(self.rates, [-1]), codes)) + log_weights
 

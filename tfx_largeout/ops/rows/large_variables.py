@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variables that are too large for a second copy: read, written and saved some rows at a time."""
+"""Variables too large for a second copy: read, written and saved in blocks of rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tfx_largeout.keras_internals import h5_dataset, variable_behind
 from tfx_largeout.memory import Weight
 from tfx_largeout.ops.rows.variable_rows import gather, ids_between, scatter_update
 
-_LARGE = 2**26  # bytes, from which a copy counts
-_BLOCK = 2**24  # bytes that are read at a time
+_LARGE = 2**26  # bytes above which copies are avoided
+_BLOCK = 2**24  # bytes read at a time
 
 
 def read_rows(variable: tf.Variable, first: int, end: int) -> np.ndarray:
-    """Returns rows of a variable, which is not copied.
+    """Returns rows of a variable without copying it.
 
-    TensorFlow copies a variable that it has gathered rows from, whenever it is read whole. So one
-    that is trained as a whole is read, which is no copy, and of any other one rows are gathered.
+    After rows of a variable were gathered, TensorFlow copies it whenever it is read whole. So a
+    variable that is trained as a whole is read, which is no copy; from any other, rows are
+    gathered.
     """
     if variable.trainable:
         return np.asarray(variable.read_value())[first:end]
@@ -30,7 +31,7 @@ def read_rows(variable: tf.Variable, first: int, end: int) -> np.ndarray:
 
 
 def fill_rows(variable: tf.Variable, first: int, rows: Any) -> None:
-    """Sets rows of a new variable, of which none has been gathered, from the first one on."""
+    """Sets rows of a new variable, from which no row was gathered, from the first one on."""
     tf.raw_ops.ResourceStridedSliceAssign(
         ref=variable.handle,
         begin=[first],
@@ -49,9 +50,9 @@ def blocks_of_rows(variable: Any) -> Iterator[tuple[int, int]]:
 
 
 def save_variables(variables: Sequence[Any], store: Any) -> None:
-    """Puts Keras variables into a store of Keras's, by their number.
+    """Stores Keras variables in a Keras store, by their number.
 
-    Large ones that are touched by rows, those that Keras does not train, are not copied.
+    Large ones that are updated by rows (not trained by Keras) are not copied.
 
     Args:
         variables: Keras variables.
@@ -70,9 +71,9 @@ def save_variables(variables: Sequence[Any], store: Any) -> None:
 
 
 def load_variables(variables: Sequence[Any], store: Mapping[str, Any]) -> None:
-    """Assigns saved arrays, whose shapes have been checked; large ones as they were saved.
+    """Assigns saved arrays of checked shapes; large ones block by block.
 
-    A variable whose `assign` does more than that gets all at once.
+    A variable with a custom `assign` gets the whole array.
     """
     for number, variable in enumerate(variables):
         saved = store[str(number)]

@@ -15,7 +15,7 @@ from tfx_largeout.memory import Weight
 from tfx_largeout.saving import ConstantArray
 
 _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
-_BLOCKS_AT_ONCE = 6  # what an initializer and its scaling hold of a block, measured
+_BLOCKS_AT_ONCE = 6  # temporaries of an initializer and its scaling, in blocks, measured
 
 
 def initialize_by_blocks(
@@ -27,26 +27,26 @@ def initialize_by_blocks(
     name: str = "kernel_initializer",
     of_rows: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
 ) -> tf.Tensor:
-    """Returns what `initializer` gives for `[C, D]`, made block after block where that can be.
+    """Returns the values of `initializer` for `[C, D]`, created in blocks if possible.
 
-    An initializer whose values are random and independent is called for blocks of rows, each with a
-    seed of its own, so that the values are not those of one draw; variance scaling (such as
-    Glorot's) goes by the whole shape. Of a `Constant`, a number or an array, each block has its
-    rows. Any other, such as `Orthogonal` or a function, is called once, for the whole shape.
+    An initializer with random, independent values is called for blocks of rows with different
+    seeds, so the values differ from a single call; variance scaling (such as Glorot's) uses the
+    whole shape. For a `Constant`, a number or an array, each block has its rows. Any other
+    initializer, such as `Orthogonal` or a function, is called once, for the whole shape.
 
-    Cost: O(C D); memory for the result and a block, or, where the whole is made at once, for that.
+    Cost: O(C D); memory for the result and a block, or for the temporaries of a single call.
 
     Args:
         initializer: A Keras initializer, or a function of shape and dtype.
         shape: `(C, D)`.
         dtype: The dtype of the result.
         last_column: `[C]`, of that dtype: appended as one more column. Default: none.
-        shard: Whose rows are returned. Default None: all.
+        shard: The classes whose rows are returned. Default None: all.
         name: The argument that the initializer was given as, for the error.
-        of_rows: A function of each row, that is applied to blocks. Default: none.
+        of_rows: A function of rows, applied to blocks. Default None.
 
     Raises:
-        ValueError: It gives values of another shape.
+        ValueError: The initializer returns another shape.
     """
     shard = shard or ClassShard(num_classes=shape[0])
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)
@@ -64,18 +64,18 @@ def initialize_by_blocks(
         drawn = of_rows(own((rows, shape[1]), dtype=dtype))
         values = shard.own(_append(drawn, column), start)
         begin, end = end, end + values.shape[0]
-        # The output is the input's own memory.
+        # The output uses the input's memory.
         result = tf.raw_ops.InplaceUpdate(x=result, i=tf.range(begin, end), v=values)
     return result
 
 
 def bytes_of_blocks(weight: Weight) -> int:
-    """Returns what `initialize_by_blocks` takes at most beside the weight that it makes."""
+    """Returns the largest temporary memory of `initialize_by_blocks`."""
     return _BLOCKS_AT_ONCE * min(4 * _BLOCK_ELEMENTS, weight.num_bytes)
 
 
 def initial_values(initializer: Any, shape: tuple[int, ...], dtype: Any, name: str) -> tf.Tensor:
-    """Returns what `initializer` gives for a shape, in a dtype, made at once.
+    """Returns the values of `initializer` for a shape, in a dtype, in one call.
 
     Arguments and errors: as `initialize_by_blocks`.
     """
@@ -119,11 +119,11 @@ def _of_block(
     if isinstance(initializer, _CONSTANT):
         rows: Any = getattr(getattr(initializer, "value", None), "shape", ())
         if len(rows) < 2 or rows[0] == 1:
-            return initializer  # the same in each row
+            return initializer  # the same for each row
         return ConstantArray(initializer.value[start : start + block_shape[0]])
-    seed = initializer.seed  # a generator gives the next block other values itself
+    seed = initializer.seed  # a generator gives the next block other values
     if isinstance(seed, int) and block > 0:
-        # Not seed + block: that would be another layer's.
+        # Not seed + block, which may be another layer's seed.
         seed = zlib.crc32(f"block {block} of seed {seed}".encode()) >> 1
     if not isinstance(initializer, _SCALING):
         return type(initializer)(**{**initializer.get_config(), "seed": seed})
@@ -134,7 +134,7 @@ def _of_block(
 
 
 def _check_constant(initializer: Any, shape: tuple[int, ...], name: str) -> None:
-    """Refuses an array that does not fit a shape, before Keras says so in its own words."""
+    """Raises an error for an array of a wrong shape, before Keras does."""
     if isinstance(initializer, ConstantArray):
         own = tuple(initializer.value.shape)
         there = shape[max(len(shape) - len(own), 0) :]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowRule: what SGD, Adagrad or Adam do to a row, and what a variable needs for it."""
+"""RowRule: the update of a row by SGD, Adagrad or Adam, and its slots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NUM_HYPERPARAMETERS = {"sgd": 2, "adagrad": 1, "adam": 3}
 
 
 class RowRule(NamedTuple):
-    """What a step does to a row w with gradient g, at learning rate eta. Plain data.
+    """The update of a row w with gradient g and learning rate eta. Plain data.
 
     First g is scaled down to `row_clip_norm`, then w is multiplied by 1 - eta `weight_decay`. Then
 
@@ -33,37 +33,36 @@ class RowRule(NamedTuple):
     - adam: t <- t + 1, m <- beta_1 m + (1 - beta_1) g, v <- beta_2 v + (1 - beta_2) g^2,
       w <- w - eta sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon).
 
-    These are the steps of Keras's optimizers of that name where each row is updated in each step.
-    Adam's t is the row's own age: with the common count of steps, the first steps of a row that
-    shows up late would be up to (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times too long.
+    These equal Keras's optimizers of this name if each row is updated in each step. Adam's t counts
+    the updates of the row: with the count of all steps, the first steps of a late row would be up
+    to (1 - beta_1) / sqrt(1 - beta_2) = 3.2 times too long.
 
-    With `unit_rows` a step begins with g <- g - w <w, g> / <w, w>, the gradient of a function of
-    w / ||w|| where ||w|| = 1, and ends with w <- w / ||w||, if the norm is not 1 within rounding. A
-    row of zeros, which has no direction yet, takes g as it is.
+    With `unit_rows` a step begins with g <- g - w <w, g> / <w, w>, the gradient of a function of w
+    / ||w|| where ||w|| = 1, and ends with w <- w / ||w||, if the norm is not 1 within rounding. For
+    a row of zeros, without a direction, g is unchanged.
 
-    With `row_wise` the a of Adagrad, and the v of Adam, is one number per row, of the mean over its
-    columns of g^2, which stands in place of g^2.
+    With `row_wise`, a of Adagrad and v of Adam are one number per row: the mean of g^2 over its
+    columns replaces g^2.
 
-    Weights of bfloat16 are computed with in float32, and then rounded: to the `"nearest"`;
-    `"stochastic"`, up or down so that the mean is exact; or `"compensated"`, to the nearest, where
-    what that leaves, c, is kept in bfloat16: the weight of the next step is w + c. Moments of
-    bfloat16 are rounded stochastically always: a v of beta_2 = 0.999 changes by less than half of
-    what lies between two numbers of bfloat16.
+    bfloat16 weights are updated in float32, and then rounded: to the `"nearest"`; `"stochastic"`,
+    up or down so that the mean is exact; or `"compensated"`, to the nearest, with the rounding
+    error c stored in bfloat16: the next step starts from w + c. bfloat16 moments are always rounded
+    stochastically: with beta_2 = 0.999, v changes by less than half of the gap between bfloat16
+    numbers.
 
     Attributes:
         method: `"sgd"`, `"adagrad"` or `"adam"`.
-        hyperparameters: sgd: (momentum, nesterov as 0 or 1); adagrad: (epsilon,);
-            adam: (beta_1, beta_2, epsilon). Numbers, or float64 scalars, which are looked at by the
-            custom op alone.
+        hyperparameters: sgd: (momentum, nesterov as 0 or 1); adagrad: (epsilon,); adam: (beta_1,
+            beta_2, epsilon). Numbers, or float64 scalars, which only the custom op checks.
         weight_decay: At least 0.
-        row_clip_norm: Above 0, or None: gradients are not clipped. The norm is that of one row of
-            one variable: of a bias, the absolute value.
-        unit_rows: Whether rows, of norm 1 or 0, are kept at norm 1. Of a weight without a bias.
-        row_wise: Whether a, or v, is one number per row. Not of sgd.
-        moment_dtype: `"float32"` (float64 beside a float64 weight) or `"bfloat16"`: that of the
-            momentum, of m and of v, except for what is one number per row.
+        row_clip_norm: Above 0, or None: gradients are not clipped. The norm is of one row of one
+            variable; for a bias, the absolute value.
+        unit_rows: Whether rows, of norm 1 or 0, are kept at norm 1. Only without a bias.
+        row_wise: Whether a, or v, is one number per row. Not for sgd.
+        moment_dtype: `"float32"` (float64 for a float64 weight) or `"bfloat16"`: the dtype of the
+            momentum, of m and of v, unless they are one number per row.
         rounding: How weights of bfloat16 are rounded; `"nearest"` for others.
-        random_bits: What random bits, where there are any, depend on. Of a bias: see `of_bias`.
+        random_bits: The key of random bits, if used. For a bias: see `of_bias`.
     """
 
     method: str
@@ -78,9 +77,9 @@ class RowRule(NamedTuple):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of the slots, in the order in which the ops take them.
+        """The names of the slots, in the order of the ops' inputs.
 
-        `"age"` is uint32 `[C]`, how often each row was updated, or 2^31 - 1 if more often: Adam's
+        `"age"` is uint32 `[C]`, the number of updates of each row, at most 2^31 - 1: Adam's
         correction is 1 by then. See `slot_like` for the others.
         """
         if self.method == "sgd":
@@ -90,7 +89,7 @@ class RowRule(NamedTuple):
         return (*slots, "compensation") if self.rounding == "compensated" else slots
 
     def slot_like(self, name: str, shape: Any, dtype: tf.DType) -> tuple[Any, tf.DType]:
-        """Returns the shape and the dtype of a slot of a weight of such ones."""
+        """Returns the shape and the dtype of a slot for the shape and dtype of a weight."""
         if name == "age":
             return shape[:1], tf.uint32
         if name == "compensation":
@@ -103,17 +102,17 @@ class RowRule(NamedTuple):
 
     @property
     def is_random(self) -> bool:
-        """Whether a step takes random bits."""
+        """Whether a step uses random bits."""
         return self.rounding == "stochastic" or self.moment_dtype == "bfloat16"
 
     @property
     def has_options(self) -> bool:
-        """Whether it has one of those that the GPU kernels don't."""
+        """Whether it has an option that the GPU kernels don't support."""
         options = self.unit_rows, self.row_wise, self.moment_dtype, self.rounding
         return options != (False, False, "float32", "nearest")
 
     def check(self) -> None:
-        """Refuses a rule that is none: of an unknown method, or with a number out of range."""
+        """Raises ValueError for an unknown method, or a number out of range."""
         if self.method not in _NUM_HYPERPARAMETERS:
             methods = ", ".join(_NUM_HYPERPARAMETERS)
             raise ValueError(f"method must be one of {methods}; got {self.method!r}")
@@ -130,7 +129,7 @@ class RowRule(NamedTuple):
         else:
             for beta in self.hyperparameters[:-1]:
                 _require("beta", beta, at_least=0, below=1)
-            # Below, it would be 0 in float32, and 0 / 0 could come up.
+            # A smaller value would be 0 in float32, and give 0 / 0.
             _require("epsilon", self.hyperparameters[-1], at_least=1e-37)
         if self.method == "sgd" and self.row_wise:
             raise ValueError("row_wise must be False for sgd, which has no squares; got True")
@@ -142,7 +141,7 @@ class RowRule(NamedTuple):
 
 
 def numbers_of(rule: RowRule) -> tf.Tensor:
-    """Returns the numbers of a rule as the custom ops take them, `[n]` float64, on the host."""
+    """Returns the numbers of a rule for the custom ops, `[n]` float64, on the host."""
     row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
     numbers = [rule.weight_decay, row_clip_norm, *rule.hyperparameters]
     if rule.has_options:
@@ -150,11 +149,11 @@ def numbers_of(rule: RowRule) -> tf.Tensor:
         options = [rule.unit_rows, rule.row_wise, narrow, rounding]
         numbers += [*map(float, options), *rule.random_bits.numbers]
     with tf.device("CPU:0"):
-        return tf.convert_to_tensor(numbers, tf.float64)  # one constant where all are numbers
+        return tf.convert_to_tensor(numbers, tf.float64)  # a single constant if all are numbers
 
 
 def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:
-    """Returns a learning rate, a number of Python or a tensor, as a tensor of a dtype."""
+    """Returns a learning rate, a Python number or a tensor, as a tensor of a dtype."""
     if isinstance(learning_rate, (int, float)):
         return tf.constant(learning_rate, dtype)
     rate = tf.cast(learning_rate, dtype)
@@ -164,7 +163,7 @@ def rate_in(dtype: tf.DType, learning_rate: Any) -> tf.Tensor:
 
 
 def compute_dtype(variable: tf.Variable) -> tf.DType:
-    """Returns the dtype to compute in with a variable: float32, bfloat16 or float64."""
+    """Returns the compute dtype for a variable of float32, bfloat16 or float64."""
     if variable.dtype not in _DTYPES:
         raise TypeError(
             f"weights must be float32, bfloat16 or float64; got dtype {variable.dtype.name}"
@@ -175,7 +174,7 @@ def compute_dtype(variable: tf.Variable) -> tf.DType:
 def check_slots(
     name: str, variable: tf.Variable, slots: Sequence[tf.Variable], rule: RowRule
 ) -> None:
-    """Refuses slots that are not those of a rule for a variable."""
+    """Raises an error if slots don't fit a rule and a variable."""
     if variable.shape.rank == 0:
         raise ValueError(f"{name} must be of rank 1 or higher; got shape {variable.shape}")
     if rule.unit_rows and variable.shape.rank != 2:

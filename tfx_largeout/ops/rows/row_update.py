@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of SGD, Adagrad and Adam on some rows of a variable; the other rows are not touched."""
+"""Steps of SGD, Adagrad and Adam on some rows of a variable; other rows are not touched."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def row_update(
 ) -> None:
     """Takes a step on the rows `ids` of a variable, in place.
 
-    Cost: O(n D) for n ids, whatever C is.
+    Cost: O(n D) for n ids, independent of C.
 
     Args:
         variable: `[C, D]` or `[C]` (or of higher rank): `tf.Variable` or `keras.Variable`, float32,
             bfloat16 or float64 (composed only).
-        slots: The variables that `rule.slots` names, changed in place.
+        slots: The variables of `rule.slots`, changed in place.
         ids: `[n]` int64 in [0, C), without repeats.
-        gradient: `[n, D]` or `[n]`, finite; float32, or float64 beside a float64 variable. All
+        gradient: `[n, D]` or `[n]`, finite; float32, or float64 for a float64 variable. All
             arithmetic is in this dtype.
-        rule: What to do.
+        rule: The update of a row.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
         implementation: See `ops`, which has the errors, too.
     """
@@ -98,14 +98,14 @@ def row_update(
 
 
 class RowStep(NamedTuple):
-    """What a step on rows of W and b takes beside their gradients.
+    """The inputs of a step on rows of W and b, except for gradients.
 
     Attributes:
         kernel: W.
         bias: b, or None.
-        kernel_slots: The variables that `rule.slots` names, for W.
-        bias_slots: Those for b; none without a bias.
-        rule: What to do with a row.
+        kernel_slots: The variables of `rule.slots` for W.
+        bias_slots: The slots for b; empty without a bias.
+        rule: The update of a row.
         learning_rate: eta, a scalar.
     """
 
@@ -126,7 +126,7 @@ class RowStep(NamedTuple):
         rule: RowRule,
         learning_rate: Any,
     ) -> RowStep:
-        """Unwraps variables; refuses a rule that is none, and slots that don't fit it."""
+        """Unwraps variables; raises for an invalid rule, and for slots that don't fit."""
         rule.check()
         kernel_slots = [bare_variable(slot) for slot in kernel_slots]
         bias_slots = [bare_variable(slot) for slot in bias_slots]
@@ -142,7 +142,7 @@ class RowStep(NamedTuple):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What the custom ops get of it."""
+        """The inputs for the custom ops."""
         return {
             "kernel_slots": [slot.handle for slot in self.kernel_slots],
             "bias_slots": [slot.handle for slot in self.bias_slots],
@@ -162,7 +162,7 @@ class RowStep(NamedTuple):
         bias_gradient: tf.Tensor,
         hidden_gradient: tf.Tensor,
     ) -> None:
-        """Takes the step on rows `ids`, once `hidden_gradient`, that of the old W, is there."""
+        """Takes the step on rows `ids` after `hidden_gradient`, which needs the old W."""
         with tf.control_dependencies([hidden_gradient]):
             ids = tf.identity(ids)
         rule, rate = self.rule, self.learning_rate
@@ -180,7 +180,7 @@ def step_on_rows(
     rule: RowRule,
     learning_rate: tf.Tensor,
 ) -> None:
-    """As `row_update` from TensorFlow's ops, of arguments that are in order."""
+    """As `row_update`, by TensorFlow's ops, with checked arguments."""
     targets = [variable, *slots]
     rows, *slot_rows = [gather(target, ids) for target in targets]
     values = row_step(rule, rows, slot_rows, gradient, learning_rate, ids)
@@ -196,15 +196,15 @@ def row_step(
     learning_rate: Any,
     ids: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
-    """Returns what rows and their slots are after a step, in their dtypes. Nothing is changed.
+    """Returns rows and their slots after a step, in their dtypes, without changing variables.
 
     Args:
-        rule: What to do.
+        rule: The update of a row.
         weights: The rows, `[n, ...]`: tensor or variable.
         slots: Their slots, likewise.
-        gradient: `[n, ...]`, of the dtype to compute in.
+        gradient: `[n, ...]`, of the compute dtype.
         learning_rate: eta, a scalar.
-        ids: Which rows they are, `[n]` int64. Default None: 0 to n - 1.
+        ids: The numbers of the rows, `[n]` int64. Default None: 0 to n - 1.
     """
     values = [tf.convert_to_tensor(bare_variable(value)) for value in (weights, *slots)]
     eta = tf.cast(learning_rate, gradient.dtype)
@@ -238,13 +238,13 @@ def row_step(
 
 
 def _error(weights: tf.Tensor) -> tf.Tensor:
-    """Returns what bfloat16 leaves of weights; 0 where it has no finite number for one."""
+    """Returns the bfloat16 rounding error of weights; 0 if bfloat16 overflows."""
     error = weights - tf.cast(tf.cast(weights, tf.bfloat16), weights.dtype)
     return tf.where(tf.math.is_finite(error), error, tf.zeros_like(error))
 
 
 def _random_bits(rule: RowRule, weights: tf.Tensor, ids: tf.Tensor | None) -> dict[str, tf.Tensor]:
-    """Returns random bits of the shape of rows, by what is rounded at random."""
+    """Returns random bits of the shape of rows, by the slot that is rounded."""
     shape = tf.shape(weights)
     if ids is None:
         ids = tf.range(shape[0] if weights.shape.rank else 1)
@@ -289,7 +289,7 @@ def _adam(
     age: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
     beta_1, beta_2, epsilon = rule.hyperparameters
-    age = tf.minimum(age, tf.constant(tf.int32.max - 1, age.dtype)) + 1  # stays at the end
+    age = tf.minimum(age, tf.constant(tf.int32.max - 1, age.dtype)) + 1  # never exceeds the limit
     t = tf.cast(age, tf.float64)  # 1 - 0.999 has few digits in float32
     correction = tf.sqrt(1 - beta_2**t) / (1 - beta_1**t)
     rate = eta * tf.cast(correction, gradient.dtype)
@@ -308,7 +308,7 @@ def _squares(rule: RowRule, gradient: tf.Tensor) -> tf.Tensor:
 
 
 def _for_rows(numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Returns numbers, `[n]` or of the shape of rows `[n, ...]`, so that they multiply those."""
+    """Reshapes numbers, `[n]` or of the shape of rows `[n, ...]`, to multiply rows."""
     ones = tf.ones([tf.rank(rows) - tf.rank(numbers)], tf.int32)
     return tf.reshape(numbers, tf.concat([tf.shape(numbers), ones], axis=0))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A word about weights of 16 bits, in which small steps are lost."""
+"""A warning about weights of 16 bits, in which small steps are lost."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from tfx_largeout.distribute.data_parallel import with_parts
 from tfx_largeout.keras_internals import variable_behind
 
-_STEPS = {"bfloat16": 256, "float16": 2048}  # between a power of 2 and the next
+_STEPS = {"bfloat16": 256, "float16": 2048}  # numbers between a power of 2 and the next
 _ATTRIBUTE = "_tfx_largeout_is_known_short"
 
 
 def warn_of_short_weights(owner: str, variables: Iterable[Any], optimizer: Any) -> None:
-    """Warns, once for each variable, of training one of 16 bits.
+    """Warns, once per variable, about training variables of 16 bits.
 
     Args:
-        owner: Who trains them, for the message.
-        variables: Keras variables; others than those of 16 bits are passed over.
-        optimizer: What takes the steps, or None. There is nothing to say of one, or of one with
-            such a part, that `keeps_small_steps`, a `RowOptimizer`.
+        owner: The name of their owner, for the message.
+        variables: Keras variables; only those of 16 bits matter.
+        optimizer: The optimizer, or None. There is no warning if it, or a part of it,
+            `keeps_small_steps` (a `RowOptimizer`).
     """
     if any(getattr(part, "keeps_small_steps", False) for part in with_parts(optimizer)):
         return
     short = []
     for variable in variables:
-        own = variable_behind(variable)  # whose dtype is no other within a call
+        own = variable_behind(variable)  # its dtype does not change within a call
         dtype = "none yet" if own is None else own.dtype.name
         if dtype in _STEPS and not getattr(variable, _ATTRIBUTE, False):
             setattr(variable, _ATTRIBUTE, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stochastic rounding to bfloat16, by random bits that are a function of where a number is."""
+"""Stochastic rounding to bfloat16, by random bits that depend on the position of a number."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tfx_largeout.distribute.class_shard import ClassShard
 
 
 class RandomBits(NamedTuple):
-    """What the random bits of the rows of a variable depend on, besides the class and the column.
+    """The key of the random bits of a variable's rows, besides class and column.
 
-    So a step that is taken again has the same bits, in whatever order, by however many threads,
-    with each instruction set, and wherever a row is over workers.
+    So a repeated step has the same bits, in any order, with any number of threads, any instruction
+    set, and on any worker.
 
     Attributes:
         seed: An integer in [0, 2^32).
         step: The number of the step, an integer or an integer scalar.
-        variable: The number of the variable among those of the optimizer. A bias follows its W.
-        shard: Which classes the rows are; of a dimension that is not of classes, of what it is.
+        variable: The number of the variable in the optimizer. A bias follows its W.
+        shard: The classes of the rows, or the numbers of rows in another dimension.
     """
 
     seed: int = 0
@@ -30,16 +30,16 @@ class RandomBits(NamedTuple):
 
     @property
     def numbers(self) -> list[Any]:
-        """As the custom ops take them, float64."""
+        """The numbers for the custom ops, float64."""
         step = tf.cast(self.step, tf.float64) if tf.is_tensor(self.step) else self.step
         return [self.seed, step, self.variable, self.shard.first, self.shard.stride]
 
     def of_bias(self) -> RandomBits:
-        """Returns those of the variable that follows."""
+        """Returns the key of the next variable."""
         return self._replace(variable=self.variable + 1)
 
     def keys(self, rows: tf.Tensor) -> tf.Tensor:
-        """Returns a key of 64 bits for each of some rows, `[n]` uint64. See core/row_update.cc."""
+        """Returns a key of 64 bits per row, `[n]` uint64. See core/row_update.cc."""
         step = _scrambled(_scrambled(_uint64(self.seed)) ^ _uint64(self.step))
         variable = _scrambled(step ^ _uint64(self.variable))
         return _scrambled(variable ^ _uint64(self.shard.class_of(rows)))
@@ -61,9 +61,9 @@ def bits_of_moments(keys: tf.Tensor, width: Any) -> tuple[tf.Tensor, tf.Tensor]:
 def rounded_at_random(x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
     """Returns x in bfloat16, rounded so that the mean over random bits is x.
 
-    x rounds up with a probability that is its distance from the lower neighbour over the gap. What
-    bfloat16 has stays, and NaN and infinity. Of finite numbers only those beyond the largest one of
-    bfloat16 can become infinite.
+    x rounds up with a probability of its distance from the lower neighbour divided by the gap.
+    Numbers that bfloat16 can represent don't change, also NaN and infinity. Finite numbers become
+    infinite only beyond the largest bfloat16 number.
 
     Args:
         x: float32.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of norm 1: what divides by the norm, and what a gradient is on the sphere."""
+"""Rows of norm 1: division by the norm, and gradients on the sphere."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 
 import tensorflow as tf
 
-_OF_SQUARE = {tf.bfloat16: 2.0**-7, tf.float32: 1e-6, tf.float64: 1e-14}  # of the squared norm
+_OF_SQUARE = {tf.bfloat16: 2.0**-7, tf.float32: 1e-6, tf.float64: 1e-14}  # tolerances of |w|^2
 
 
 def unit_rows(rows: Any) -> tf.Tensor:
-    """Returns x / ||x|| of each row, `[..., D]`, in the dtype that it comes in.
+    """Returns x / ||x|| of each row, `[..., D]`, in the dtype of x.
 
-    A row of zeros stays one: its norm counts as 1, in the gradient too, so that it is finite. A row
-    with a number that is not finite comes out with NaN. Sums are float32 at least, and neither
+    A row of zeros stays zero: its norm counts as 1, also in the gradient, so that it is finite. A
+    row with a number that is not finite becomes NaN. Sums are at least float32, and neither
     overflow nor underflow.
     """
     rows = tf.convert_to_tensor(rows)
     wide = tf.cast(rows, tf.float32) if rows.dtype.size < 4 else rows
     largest = tf.reduce_max(tf.abs(wide), axis=-1, keepdims=True)
-    # The direction does not depend on it, so that it takes no part in the gradient.
+    # The direction does not depend on it, so it needs no gradient.
     wide /= tf.stop_gradient(tf.where(tf.equal(largest, 0), tf.ones_like(largest), largest))
     squares = tf.reduce_sum(wide**2, axis=-1, keepdims=True)
     norms = tf.sqrt(tf.where(tf.equal(squares, 0), tf.ones_like(squares), squares))
@@ -28,9 +28,9 @@ def unit_rows(rows: Any) -> tf.Tensor:
 
 
 def at_norm_1(rows: Any, dtype: Any) -> tf.Tensor:
-    """Returns `unit_rows` of those rows whose norm is not 1 within the rounding of a dtype.
+    """Applies `unit_rows` to rows whose norm is not 1 within the rounding of a dtype.
 
-    So a row that nothing changes stays as it is, bit by bit.
+    So an unchanged row keeps its bits.
     """
     rows = tf.convert_to_tensor(rows)
     wide = tf.cast(rows, tf.float32) if rows.dtype.size < 4 else rows

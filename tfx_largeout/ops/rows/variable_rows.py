@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a variable, read and written in place: it is never read as a whole."""
+"""Rows of a variable, read and written in place, without reading it as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfx_largeout.keras_internals import variable_behind
 
 
 def gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Returns rows of a variable, which is not read as a whole."""
+    """Returns rows of a variable without reading it as a whole."""
     return tf.ensure_shape(
         tf.raw_ops.ResourceGather(resource=variable.handle, indices=ids, dtype=variable.dtype),
         ids.shape.concatenate(variable.shape[1:]),
@@ -31,16 +31,16 @@ def fold_blocks(
     result: Any = (),
     shapes: Any = None,
 ) -> Any:
-    """Calls `result = visit(start, end, result)` for block after block of rows, or of columns.
+    """Calls `result = visit(start, end, result)` for each block of rows, or of columns.
 
-    Counts of rows are int32: those a GPU leaves on the host, so that no turn waits.
+    Counts of rows are int32, which stay on the host with a GPU, so that no iteration waits.
 
     Args:
         num_rows: A number, or `[]` int32.
-        block: How many rows a block has, at least 1; likewise.
-        visit: Gets the first row, the one behind the last, and what came of the blocks before.
-        result: The first one: tensors, nested or not.
-        shapes: Their shapes, where they differ from block to block.
+        block: The number of rows per block, at least 1; a number or `[]` int32.
+        visit: Takes the first row, the row after the last, and the result so far.
+        result: The initial result: tensors, nested or not.
+        shapes: Their shapes, if they differ between blocks.
     """
 
     def body(start: tf.Tensor, result: Any) -> tuple[tf.Tensor, Any]:
@@ -57,10 +57,10 @@ def fold_blocks(
 
 
 def prunable_gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Returns rows of a variable, which is not read as a whole, for use in loops.
+    """Returns rows of a variable without reading it as a whole, for use in loops.
 
-    TensorFlow counts an op that reads a variable as one with side effects. A loop around it would
-    run even where nothing needs its result. A call of a function has none unless it says so.
+    For TensorFlow an op that reads a variable has side effects: a loop around it would run even if
+    nothing needs its result. A function call has no side effects unless declared.
     """
     if tf.executing_eagerly():
         return gather(variable, ids)
@@ -79,19 +79,19 @@ def prunable_gather(variable: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
 def scatter_update(variable: tf.Variable, ids: tf.Tensor, rows: tf.Tensor) -> None:
     """Writes rows of a variable in place."""
     if variable.dtype == tf.bool:
-        ids = tf.cast(ids, tf.int32)  # a GPU writes bool by int32 alone
+        ids = tf.cast(ids, tf.int32)  # a GPU scatters bool only as int32
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=ids, updates=rows)
 
 
 def bare_variable(variable: Any) -> tf.Variable:
-    """Returns TensorFlow's variable behind a Keras variable, or behind one of a strategy."""
+    """Returns the TensorFlow variable of a Keras variable, or of a strategy's variable."""
     variable = variable_behind(variable)
     if isinstance(variable, tf.distribute.DistributedValues):
-        variable = variable.values[0]  # heads refuse more than one replica
+        variable = variable.values[0]  # heads raise an error for several replicas
     return variable
 
 
-# Numbers of index tables are int32 in variables of uint32: a GPU has none of int32.
+# Index tables store int32 numbers in uint32 variables: a GPU has no int32 variables.
 
 
 def signed(numbers: Any) -> tf.Tensor:
