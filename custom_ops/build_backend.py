@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""setuptools' build backend, which builds against the TensorFlow that is installed.
+"""setuptools' build backend, which builds against the installed TensorFlow.
 
-pip builds in an environment of its own, for which it would unpack a second TensorFlow: half of an
-installation. That is left out where the environment that the package is for has a TensorFlow.
+pip builds in an isolated environment, for which it would unpack a second TensorFlow: half of the
+installation time. This is skipped if the target environment already has a TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the searches for the best k by bounds share: see core/bounded_top_k.h for the bounds.
+// Common parts of the searches for the best k by bounds: see core/bounded_top_k.h.
 
 #ifndef TFX_LARGEOUT_CORE_BOUNDED_LOGITS_H_
 #define TFX_LARGEOUT_CORE_BOUNDED_LOGITS_H_
@@ -20,40 +20,39 @@ constexpr int64_t kMostWidthOfBounds = int64_t{1} << 20;
 struct BoundedTopKOutputs {
   float* top_scores;        // [B, k]
   int64_t* top_ids;         // [B, k]
-  int64_t* num_candidates;  // [B]: how many classes got their logit from W
+  int64_t* num_candidates;  // [B]: number of classes whose logit was computed from W
 };
 
 // Sets norms [B] to |h|, rounded up. Returns false if an h is too long for bounds, or has a NaN.
 bool TakeNorms(const StreamedLogitsInputs& inputs, float* norms);
 
-// What bounds are computed from, for all examples. `norms` is what TakeNorms sets.
+// The inputs of bounds for all examples. `norms` is the result of TakeNorms.
 BoundsPass BoundsPassOf(const StreamedLogitsInputs& inputs, const BoundedRows& bounded,
                         const float* norms);
 
-// Says whether a logit is not what the bounds of its class allow: they are those of another W.
+// Returns whether a logit is outside of the bounds of its class: they belong to another W.
 inline bool IsOutOfBounds(const BoundedClass& bounds, float logit) {
-  if (std::isnan(logit)) return !std::isnan(bounds.lower);  // NaN as a bound: nothing is known
+  if (std::isnan(logit)) return !std::isnan(bounds.lower);  // NaN bound: unknown
   return logit < bounds.lower || logit > bounds.upper;
 }
 
-// Leaves classes out, of n, that are below what has become of the threshold. Returns how many are
-// left.
+// Removes classes, of n, that are below the present threshold. Returns the number left.
 int64_t RuleOut(float threshold, BoundedClass* classes, int64_t n);
 
-// Sorts the n classes that got their logit, and writes the best k of example b; where there are
-// fewer, scores of -infinity and ids of -1.
+// Sorts the n classes with logits, and writes the best k of example b, padded with scores of
+// -infinity and ids of -1.
 void WriteBest(int64_t b, int64_t k, ScoredClass* classes, int64_t n,
                const BoundedTopKOutputs& outputs);
 
-// All classes get their logits.
+// Computes the logits of all classes.
 void TopKOfAllRows(const StreamedLogitsInputs& inputs, const Execution& execution,
                    const BoundedTopKOutputs& outputs);
 
-// Logits of W for a few examples, by the code that StreamedLogits uses.
+// Logits of W for a few examples, by the code of StreamedLogits.
 class RowLogits {
  public:
-  // For examples [first, first + number): as many as a panel of streamed logits has at most.
-  // `packed` has room for D Lanes(isa, number) floats, and outlives this object.
+  // For examples [first, first + number): at most the size of a panel of streamed logits. `packed`
+  // has room for D Lanes(isa, number) floats, and outlives this object.
   RowLogits(const StreamedLogitsInputs& inputs, const StreamedLogitsIsa& isa, int64_t first,
             int64_t number, float* packed);
 

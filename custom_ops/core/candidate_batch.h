@@ -23,11 +23,11 @@ struct LayerWeights {
   }
 };
 
-// Ids are in [-1, C), -1 where there is none. N (K + S) is below 2^31.
+// Ids are in [-1, C); -1: none. N (K + S) is below 2^31.
 struct CandidateBatch {
   const float* hidden;        // [N, D], finite
   const int64_t* labels;      // [N, K]
-  const int64_t* candidates;  // [S], or [N, S] if they are each example's own
+  const int64_t* candidates;  // [S], or [N, S] if they are per example
   bool own;
   int64_t size;            // N
   int64_t num_labels;      // K

@@ -83,7 +83,7 @@ class CandidateLogitsPass {
                     {"take back logits", {{buckets.num_chunks(), take_back}}}});
   }
 
-  // The logits of those of the pairs [first, last) that there are.
+  // The logits of the pairs [first, last), without padding.
   void PairLogits(const ClassBuckets& buckets, const ClassExample* pairs, int64_t first,
                   int64_t last, float* logits) const {
     last = std::min(last, buckets.Begin(buckets.size()));

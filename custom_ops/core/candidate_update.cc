@@ -265,14 +265,14 @@ class SharedCandidateStep : CandidateStep {
   int64_t* first_places_ = nullptr;
 };
 
-// With candidates of their own, examples and classes meet in a sparse matrix G. Its entries are
-// dealt out to buckets, ranges of classes. Within a bucket they stand by example at first, and so
-// add rows of W, which are in the caches by then, to dL/dH; then they are sorted by class, to form
-// the gradient of each row, and to update it.
+// With candidates per example, the gradients of logits form a sparse matrix G of examples and
+// classes. Its entries are sorted into buckets, ranges of classes. Within a bucket entries are
+// first ordered by example, to add rows of W, which are then in the caches, to dL/dH; then they are
+// sorted by class, to compute the gradient of each row, and to update it.
 //
-// Buckets make up groups of about as many entries. A group is worked on by one worker, with a dL/dH
-// of its own; these are added up in the end. Buckets and groups depend on the batch alone, so that
-// the result does not depend on the number of workers.
+// Buckets form groups with about the same number of entries. One worker processes a group, with a
+// separate dL/dH; these are added up at the end. Buckets and groups depend only on the batch, so
+// that the result does not depend on the number of workers.
 class OwnCandidateStep : CandidateStep {
  public:
   explicit OwnCandidateStep(const CandidateStep& step)

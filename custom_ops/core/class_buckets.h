@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The classes of a batch with candidates of its examples' own, dealt out to buckets: ranges of
-// classes, few enough that their rows of W stay in the caches, or at least near each other, while
-// the entries of a bucket are worked on.
+// The classes of a batch with candidates per example, sorted into buckets: ranges of classes so
+// small that their rows of W stay in the caches, or at least close together, while the entries of a
+// bucket are processed.
 
 #ifndef TFX_LARGEOUT_CORE_CLASS_BUCKETS_H_
 #define TFX_LARGEOUT_CORE_CLASS_BUCKETS_H_
@@ -15,12 +15,12 @@
 
 namespace tfx::core {
 
-// An entry is a label or a candidate that is there. In a bucket, entries stand in order: examples
-// in order, their labels before their candidates. Entries are dealt out in chunks, which may run
-// side by side: Count each chunk, then Place, then Deal each. What buckets hold depends on the
-// batch alone, not on the number of workers.
+// An entry is a label or a candidate that is not padding. In a bucket, entries are ordered by
+// example, labels before candidates. Entries are sorted in chunks, which may run in parallel: Count
+// each chunk, then Place, then Deal each. The content of buckets depends only on the batch, not on
+// the number of workers.
 //
-// Cost: O(N (K + S)). Memory: 4 bytes a chunk and bucket, at most 1 MiB.
+// Cost: O(N (K + S)). Memory: 4 bytes per chunk and bucket, at most 1 MiB.
 class ClassBuckets {
  public:
   // REQUIRES: batch.own; the batch and the memory of `execution` outlive this object.
@@ -28,9 +28,9 @@ class ClassBuckets {
 
   int64_t num_chunks() const { return num_chunks_; }
   int64_t size() const { return num_buckets_; }
-  // How many of the lowest bits of class ids differ within a bucket.
+  // The number of lowest bits of class ids that differ within a bucket.
   int low_bits() const { return low_bits_; }
-  // The first entry of a bucket; that of `size()` is the number of entries.
+  // The first entry of a bucket; for `size()` the number of entries.
   int64_t Begin(int64_t bucket) const { return begins_[bucket]; }
   // Reads the rows of W of a bucket that are about to be used, if they are most of its range
   // and fit into the caches.
@@ -61,8 +61,8 @@ class ClassBuckets {
 
   void Place();
 
-  // Calls visit(place, class, example, value) for the entries of a chunk, in order. The value is
-  // that which stands where the class does, in [N, K] or [N, S].
+  // Calls visit(place, class, example, value) for the entries of a chunk, in order. The value is at
+  // the position of the class in [N, K] or [N, S].
   template <typename Value, typename Visit>
   void Deal(int64_t chunk, const Value* of_labels, const Value* of_candidates, const Visit& visit) {
     uint32_t* places = places_ + chunk * num_buckets_;
@@ -77,8 +77,8 @@ class ClassBuckets {
     });
   }
 
-  // Undoes Deal, from the last entry to the first: sets the value where a class stands to that at
-  // its place among the entries, and to 0 where there is no class.
+  // Reverses Deal, from the last entry to the first: sets the value at the position of a class to
+  // the value at its place among the entries, and to 0 at padding.
   template <typename Value>
   void TakeBack(int64_t chunk, const Value* entries, Value* of_labels, Value* of_candidates) {
     uint32_t* places = places_ + chunk * num_buckets_;
@@ -107,7 +107,7 @@ class ClassBuckets {
   const CandidateBatch& batch_;
   int64_t examples_of_chunk_, num_chunks_, num_buckets_;
   int low_bits_;
-  uint32_t* places_;  // [chunks, buckets]: how many entries; then where the next one goes
+  uint32_t* places_;  // [chunks, buckets]: number of entries; then the next place
   uint32_t* begins_;  // [buckets + 1]
 };
 

@@ -7,17 +7,17 @@
 
 namespace tfx::core {
 
-// Which rows may be among the best k of an example: those that it doesn't exclude, of its group.
+// The rows that may be among the best k of an example: rows of its group that are not excluded.
 template <typename Id>
 struct FilterOf {
   const Id* excluded;     // [B, E]
   int64_t num_excluded;   // E
-  const int32_t* groups;  // [C] by row; -1: of none, and never found; or null: all rows may be
+  const int32_t* groups;  // [C] by row; -1: never found; null: all rows may be
   const int32_t* wanted;  // [B]: the group; -1: any
 };
 
 using ClassFilter = FilterOf<int64_t>;  // excluded: ids in the layer, -1 for padding
-using RowFilter = FilterOf<int32_t>;    // excluded: rows here, rising; those that aren't last
+using RowFilter = FilterOf<int32_t>;    // excluded: rows here, rising; others come last
 
 }  // namespace tfx::core
 

@@ -8,8 +8,8 @@
 
 namespace tfx::core {
 
-// Which classes of a layer the rows of a matrix are: row r is class first + stride r. A layer that
-// is not divided is the shard with first 0 and stride 1.
+// The classes of the rows of a matrix: row r is class first + stride r. A whole layer has first 0
+// and stride 1.
 struct ClassShard {
   int64_t first;   // at least 0
   int64_t stride;  // at least 1
@@ -17,7 +17,7 @@ struct ClassShard {
 
   constexpr int64_t ClassOf(int64_t row) const { return first + stride * row; }
 
-  // How many rows are classes below `id`.
+  // The number of rows with classes below `id`.
   constexpr int64_t RowsBelow(int64_t id) const {
     if (id <= first) return 0;
     return std::min((id - first - 1) / stride + 1, num_rows);

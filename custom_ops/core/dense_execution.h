@@ -12,10 +12,10 @@
 
 namespace tfx::core {
 
-// An Execution with the dense kernels for T, float or double, and how their work makes up tasks.
+// An Execution with the dense kernels for T, float or double, and the split of work into tasks.
 template <typename T>
 struct DenseExecution : Execution {
-  // Implicit: it is another view of the same.
+  // Implicit: only another view.
   DenseExecution(const Execution& execution)
       : Execution(execution), kernels(DenseKernelsOf<T>(execution.set)) {}
 
@@ -26,7 +26,7 @@ struct DenseExecution : Execution {
 
   int64_t NumPanels(int64_t columns) const { return BlocksOf(columns, kernels.panel_width); }
 
-  // Splits rows into tasks that are long enough to be worth one.
+  // Splits rows into tasks of a sufficient length.
   Tasks RowTasks(int64_t rows, double flop_of_row,
                  std::function<void(int64_t begin, int64_t end, int worker)> run) const {
     return InBlocks(rows, RowsOfTask(flop_of_row), std::move(run));
@@ -40,7 +40,7 @@ struct DenseExecution : Execution {
                     });
   }
 
-  // The most rows that RowTasks gives a task.
+  // The largest number of rows per task of RowTasks.
   int64_t RowsOfTask(double flop_of_row) const {
     const double tiles = kTaskFlop / (std::max(1.0, flop_of_row) * kernels.tile_rows);
     return kernels.tile_rows * std::clamp<int64_t>(static_cast<int64_t>(tiles + 0.5), 1, 64);

@@ -10,9 +10,8 @@
 namespace tfx::core::TFX_ISA {
 namespace {
 
-// Rows [k, k + depth) of B and columns [j, end), of which there are at most a strip. A strip reads
-// no further than B goes: at its right edge it starts before j, and where B has fewer columns than
-// a strip it is in `copy`.
+// Rows [k, k + depth) of B and columns [j, end), at most a strip. A strip does not read beyond B:
+// at its right edge it starts before j, and if B has fewer columns than a strip it is in `copy`.
 template <typename T>
 Strip<T> StripOf(const Product<T>& p, int64_t k, int64_t depth, int64_t j, int64_t end, T* copy) {
   const int64_t columns = end - j;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products of dense matrices, and a factorization, at the size that fits a processor's caches. They
-// are compiled once an instruction set and run on the thread that calls them.
+// are compiled once per instruction set and run on the calling thread.
 //
-// The right factor B [depth, columns] of a product comes as it is, or in panels of `panel_width`
-// columns, each [depth, panel_width], one after the other; the last is filled up with 0. Panels pay
-// where they are read many times, or where B is the transpose of what there is.
+// The right factor B [depth, columns] of a product is given by rows, or in panels of `panel_width`
+// columns, each [depth, panel_width], one after the other; the last is padded with 0. Panels are
+// faster if they are read many times, or if B is the transpose of a stored matrix.
 
 #ifndef TFX_LARGEOUT_CORE_DENSE_KERNELS_ISA_H_
 #define TFX_LARGEOUT_CORE_DENSE_KERNELS_ISA_H_
@@ -28,11 +28,11 @@ struct Product {
   T* c;  // C[i, j] = c[i * c_row + j]
   int64_t c_row;
   T alpha;
-  T beta;  // 0: C needs no value before
+  T beta;  // 0: C need not be initialized
   int64_t b_row = 0;
 };
 
-// X = I - K diag(s) with a symmetric K [n, n], such that X = L R, L unit lower and R upper
+// X = I - K diag(s) with a symmetric K [n, n], factored as X = L R, with L unit lower and R upper
 // triangular. With s_j > 0 and K positive semidefinite it exists if and only if the eigenvalues of
 // K diag(s) are below 1.
 template <typename T>
@@ -51,10 +51,10 @@ struct Factorization {
 template <typename T>
 struct DenseKernels {
   int64_t panel_width;
-  int64_t tile_rows;  // rows are best worked on in multiples of this
+  int64_t tile_rows;  // the best multiple of rows to process
 
-  // Rows [begin, end) of C. With `lower`, of C[i, j] with j < end alone; what is above the diagonal
-  // then has no meaning.
+  // Rows [begin, end) of C. With `lower`, only C[i, j] with j < end; values above the diagonal are
+  // then undefined.
   // REQUIRES: c overlaps neither a nor b.
   void (*multiply)(const Product<T>& product, int64_t begin, int64_t end, bool lower);
 

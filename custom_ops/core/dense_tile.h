@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tile of a dense product, so small that its sums stay in registers, for sources compiled once an
-// instruction set. The type is float or double.
+// A tile of a dense product, so small that its sums stay in registers, for sources compiled once
+// per instruction set. The type is float or double.
 
 #ifndef TFX_LARGEOUT_CORE_DENSE_TILE_H_
 #define TFX_LARGEOUT_CORE_DENSE_TILE_H_
@@ -25,7 +25,7 @@ struct VectorOf<double> {
 // A tile of C is kTileRows rows and two vectors wide, so that its sums stay in registers: there are
 // 32 with AVX-512, else 16.
 constexpr int kTileRows = kLanes == 16 ? 12 : 6;
-constexpr int64_t kDepthBlock = 512;  // a panel of so many rows stays in the first-level cache
+constexpr int64_t kDepthBlock = 512;  // a panel with this depth stays in the first-level cache
 template <typename T>
 constexpr int kVector = 4 * kLanes / sizeof(T);
 template <typename T>
@@ -94,7 +94,7 @@ TFX_INLINE void MultiplyTile(const Product<T>& p, const T* a, const Strip<T>& st
   }
 }
 
-// A tile of which only a part is C, which starts at `c`.
+// A tile at the edge: only a part of it, from `c` on, belongs to C.
 template <typename T, int kRows>
 void MultiplyNarrowTile(const Product<T>& p, const T* a, const Strip<T>& strip, int64_t depth,
                         T beta, T* c) {

@@ -36,9 +36,9 @@ inline const HashKernels& HashKernelsOf(InstructionSet set) {
   return TFX_OF_SET(kHashKernels, set);
 }
 
-// What a computation on the processor runs on: the kernels of an instruction set, workers of a
-// pool, and memory. Every algorithm of core takes one; the structs that say what to compute know
-// nothing of it, so that another device can take the same.
+// The resources of a computation on the processor: the kernels of an instruction set, workers of a
+// pool, and memory. Every algorithm of core takes one; the structs with arguments are independent
+// of it, so that another device can use them, too.
 struct Execution {
   // REQUIRES: Supports(set); num_workers > 0; pool and memory outlive this object.
   Execution(InstructionSet set, int num_workers, const ParallelFor& parallel_for,
@@ -55,19 +55,19 @@ struct Execution {
     RunPhases(std::move(phases), num_workers, parallel_for);
   }
 
-  // As many workers as `n` indexes are worth, of which one costs about `cost` nanoseconds.
+  // The best number of workers for `n` indexes that cost about `cost` nanoseconds each.
   int WorkersFor(int64_t n, int64_t cost) const {
     constexpr int64_t kCostOfWorker = 20'000;
     const int64_t worth = std::min(n, n * std::max<int64_t>(cost, 1) / kCostOfWorker);
     return static_cast<int>(std::clamp<int64_t>(worth, 1, num_workers));
   }
 
-  // Calls work(begin, end, worker) for ranges that make up [0, n), on some of the workers. They
-  // don't spin, as those of Run do.
+  // Calls work(begin, end, worker) for ranges that cover [0, n), on some of the workers. They don't
+  // spin, unlike in Run.
   void ForRanges(int workers, int64_t n,
                  const std::function<void(int64_t begin, int64_t end, int worker)>& work) const {
     if (workers == 1) return work(0, n, 0);
-    constexpr int64_t kLong = 1'000'000'000;  // nanoseconds: each gets a thread of its own
+    constexpr int64_t kLong = 1'000'000'000;  // nanoseconds: each gets a separate thread
     const int64_t num_ranges = std::min<int64_t>(n, 8 * workers);
     std::atomic<int64_t> next{0};
     const auto take_ranges = [&](int64_t first, int64_t last) {

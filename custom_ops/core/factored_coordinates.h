@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lazy re-anchoring: W = V U stays exact while U gets ill-conditioned, but its rounding errors
-// grow. A new anchor starts afresh with U = I, without the product V U over all rows: it notes U in
-// the transitions, and a row is brought to the current coordinates when it is needed.
+// Lazy re-anchoring: when U gets ill-conditioned, W = V U is still exact, but its rounding errors
+// grow. A new anchor resets U to I, without the product V U over all rows: it stores U in the
+// transitions, and a row is converted to the current coordinates when needed.
 
 #ifndef TFX_LARGEOUT_CORE_FACTORED_COORDINATES_H_
 #define TFX_LARGEOUT_CORE_FACTORED_COORDINATES_H_
@@ -15,8 +15,8 @@
 
 namespace tfx::core {
 
-// Rows of V in the current coordinates. V changes in WriteBack alone. Tasks are to be run while
-// this object lives.
+// Rows of V in the current coordinates. Only WriteBack changes V. Tasks must run while this object
+// lives.
 template <typename T>
 class CurrentRows {
  public:
@@ -26,21 +26,21 @@ class CurrentRows {
   CurrentRows(const CurrentRows&) = delete;
   CurrentRows& operator=(const CurrentRows&) = delete;
 
-  // Row ids[i]: in V, or in memory of the workspace where it is stale.
+  // Row ids[i]: in V, or in the workspace if it is stale.
   const T* operator[](int64_t i) const { return rows_[i]; }
 
-  // Copies the stale rows next to each other, and has the others loaded, which come from main
-  // memory as a rule, before they are needed.
+  // Copies the stale rows to contiguous memory, and prefetches the others, which are usually in
+  // main memory.
   Tasks Gather() const;
 
-  // Brings the stale rows to the current coordinates, in a phase after Gather.
-  // Cost: 2 D^2 FLOP a stale row.
+  // Converts the stale rows to the current coordinates, in a phase after Gather.
+  // Cost: 2 D^2 FLOP per stale row.
   Tasks CatchUp() const;
 
   // Gather and CatchUp, if any row is stale.
   void Run() const;
 
-  // Writes the stale rows to V, in a phase after CatchUp; SetSlots is to follow.
+  // Writes the stale rows to V, in a phase after CatchUp; SetSlots must follow.
   Tasks WriteBack() const;
   void SetSlots() const;
 
@@ -56,16 +56,16 @@ class CurrentRows {
   const std::vector<int64_t>& ids_;
   const DenseExecution<T>& execution_;
   std::vector<const T*> rows_;
-  std::vector<int64_t> stale_;  // places in `ids`, by slot
+  std::vector<int64_t> stale_;  // positions in `ids`, by slot
   std::vector<Block> blocks_;   // of stale_
   T *gathered_, *caught_up_;    // [stale rows, D]
 };
 
-// Notes that a row is now in slot `slot`.
+// Records that a row is now in slot `slot`.
 template <typename T>
 void MoveToSlot(const FactoredState<T>& state, int64_t id, int32_t slot);
 
-// Rows that are brought to the current coordinates in V itself, some at a time. All memory is taken
+// Converts rows to the current coordinates in place, in V, some at a time. All memory is allocated
 // first: Run can't fail.
 template <typename T>
 class Sweep {
@@ -90,10 +90,9 @@ class Sweep {
   PreparedPhases phases_;
 };
 
-// A start afresh with U = P = I, which leaves W as it is. All memory is taken first: Start can't
-// fail.
+// A reset to U = P = I, which does not change W. All memory is allocated first: Start can't fail.
 //
-// Cost: O(D^3) a slot in use; if all are, O(C), and O(D^2) a row of the smallest.
+// Cost: O(D^3) per slot in use; if all are, O(C), and O(D^2) per row of the smallest.
 template <typename T>
 class NewAnchor {
  public:
@@ -110,12 +109,12 @@ class NewAnchor {
   const DenseExecution<T>& execution_;
   Sweep<T> sweep_;
   T* before_;                // [D, D]: a transition
-  T* transition_ = nullptr;  // that which it becomes
+  T* transition_ = nullptr;  // its new value
   PreparedPhases product_;
 };
 
-// Brings every row to the current coordinates. W stays what it is.
-// Cost: O(1) if no row is stale, else O(C), and O(D^2) a stale row.
+// Converts every row to the current coordinates. W does not change.
+// Cost: O(1) if no row is stale, else O(C), and O(D^2) per stale row.
 template <typename T>
 void Settle(const FactoredState<T>& state, const DenseExecution<T>& execution);
 

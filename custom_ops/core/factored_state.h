@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state of a factored layer: W = V U + 1 w^T, and what is kept beside it.
+// The state of a factored layer: W = V U + 1 w^T, and derived matrices.
 
 #ifndef TFX_LARGEOUT_CORE_FACTORED_STATE_H_
 #define TFX_LARGEOUT_CORE_FACTORED_STATE_H_
@@ -21,7 +21,7 @@ struct FactoredState {
   T* row_sum;              // c = W^T 1 [D]
   T* transitions;          // [num_slots, D, D]
   uint8_t* row_slot;       // [C]
-  int64_t* slot_rows;      // [num_slots]: how many rows are in each slot
+  int64_t* slot_rows;      // [num_slots]: number of rows in each slot
   int64_t* current_slot;   // [1]
   int64_t num_classes;     // C
   int64_t width;           // D

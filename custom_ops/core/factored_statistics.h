@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The statistics of the logits o = W h that the losses of the spherical family need, from a
-// factored W, without the logits.
+// The statistics of the logits o = W h for the losses of the spherical family, from a factored W,
+// without the logits.
 
 #ifndef TFX_LARGEOUT_CORE_FACTORED_STATISTICS_H_
 #define TFX_LARGEOUT_CORE_FACTORED_STATISTICS_H_
@@ -13,7 +13,7 @@ namespace tfx::core {
 
 template <typename T>
 struct FactoredStatisticsOutputs {
-  T* target_logits;   // [B, K]: V[y] U h + w.h; 0 where there is no label
+  T* target_logits;   // [B, K]: V[y] U h + w.h; 0 at padding
   T* sum_of_squares;  // [B]: h^T Q h
   T* sum;             // [B]: c.h
   T* gram_hidden;     // H Q [B, D]
@@ -21,9 +21,9 @@ struct FactoredStatisticsOutputs {
 };
 
 // Fills the outputs. With `update_rows`, stale target rows are also written back in the current
-// coordinates; W stays what it is in any case. The result does not depend on the number of workers.
+// coordinates; W never changes. The result does not depend on the number of workers.
 //
-// Cost: 4 B D^2 + 2 B K D FLOP, and 2 D^2 a stale target row.
+// Cost: 4 B D^2 + 2 B K D FLOP, and 2 D^2 per stale target row.
 // REQUIRES: labels are in [-1, C).
 template <typename T>
 void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& batch,

@@ -53,8 +53,8 @@ FactoredOutcome FactoredStep<T>::Update() {
   return ThroughWidth();
 }
 
-// Copies what is left of the diagonal in rows [begin, end) of a matrix [D, D] above it. These rows
-// may not be written above the diagonal meanwhile, but for columns [begin, end).
+// Copies the part left of the diagonal in rows [begin, end) of a matrix [D, D] above it. Meanwhile
+// nothing may write above the diagonal in these rows, except in columns [begin, end).
 template <typename T>
 void FactoredStep<T>::Mirror(int64_t begin, int64_t end, T* matrix) const {
   const int64_t n = width_;
@@ -224,8 +224,8 @@ void FactoredStep<T>::FinishP(int64_t begin, int64_t end) const {
   }
 }
 
-// Rows [begin, end) of Q, of which the lower triangle is there: beta^2 = 1 - eta lambda (2 - eta
-// lambda), then what they are above the diagonal.
+// Rows [begin, end) of Q, given its lower triangle: multiplied by beta^2 = 1 - eta lambda (2 - eta
+// lambda), then copied above the diagonal.
 template <typename T>
 void FactoredStep<T>::FinishGram(int64_t begin, int64_t end) const {
   for (int64_t d = begin; d < end; ++d) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of FactoredUpdate: what is common to both forms of the update, the form through [B, B]
-// matrices and the one through [D, D] matrices, each in a source of its own.
+// The parts of FactoredUpdate: the common part of both forms of the update, the form with [B, B]
+// matrices and the form with [D, D] matrices, each in a separate source file.
 
 #ifndef TFX_LARGEOUT_CORE_FACTORED_STEP_H_
 #define TFX_LARGEOUT_CORE_FACTORED_STEP_H_
@@ -17,8 +17,8 @@
 
 namespace tfx::core {
 
-// One step of FactoredUpdate. Names are those of docs/papers/exact_gradient.md, with eta / beta in
-// the place of eta, where beta = 1 - eta lambda: W' = beta (W - eta / beta dL/dW).
+// One step of FactoredUpdate. Names are those of docs/papers/exact_gradient.md, with eta / beta
+// instead of eta, where beta = 1 - eta lambda: W' = beta (W - eta / beta dL/dW).
 template <typename T>
 class FactoredStep {
  public:
@@ -26,7 +26,7 @@ class FactoredStep {
                const FactoredGradients<T>& gradients, const FactoredRates<T>& rates,
                const DenseExecution<T>& execution, T* hidden_gradient);
 
-  // Sets the gradient alone.
+  // Sets only the gradient.
   void Gradient();
 
   // Sets the gradient and takes the step.
@@ -42,7 +42,7 @@ class FactoredStep {
 
   T* BlockOf(int worker) const { return blocks_ + worker * block_size_; }
 
-  // Tasks that use BlockOf: as RowTasks, but never more than block_rows_ in one.
+  // Tasks that use BlockOf: as RowTasks, with at most block_rows_ rows each.
   Tasks BlockTasks(int64_t rows, double flop_of_row,
                    std::function<void(int64_t begin, int64_t end, int worker)> run) const {
     return InBlocks(rows, std::min(block_rows_, execution_.RowsOfTask(flop_of_row)),
@@ -65,7 +65,7 @@ class FactoredStep {
     }
   }
 
-  // Calls visit(example, g_a) for each place where a target stands.
+  // Calls visit(example, g_a) for each position of a target.
   template <typename Visit>
   void ForEachExample(int64_t target, const Visit& visit) const {
     for (int64_t j = targets_.offsets[target]; j < targets_.offsets[target + 1]; ++j) {
@@ -95,8 +95,8 @@ class FactoredStep {
   Factorization<T> NewFactorization(int64_t n);
   FactoredOutcome Finish();
 
-  // In factored_through_examples.cc, for B <= D. Returns false, with the state unchanged and
-  // everything done that ThroughWidth needs, if M is not safely positive definite.
+  // In factored_through_examples.cc, for B <= D. If M is not safely positive definite, returns
+  // false without changing the state, and after everything that ThroughWidth needs.
   bool TryThroughExamples();
   Tasks ErrorProducts(T* products) const;
   Tasks SolvePHidden(const Factorization<T>& system) const;
@@ -125,7 +125,7 @@ class FactoredStep {
   const DenseKernels<T>& kernels_;
   const Workspace::Scope scope_;
   const MergedLabels targets_;
-  const CurrentRows<T> rows_;   // those of the targets
+  const CurrentRows<T> rows_;   // of the targets
   const int64_t size_, width_;  // B, D
   const T decay_, eta_;         // eta lambda, and eta / beta
 
@@ -140,7 +140,7 @@ class FactoredStep {
   T* merged_;                        // x_u [targets, D]
   T* p_hidden_;                      // H P^T, then H P'^T, [B, D]
   T* norms_;                         // [2, D]: squares of the rows of U' and P'
-  T* blocks_;                        // a block of rows a worker
+  T* blocks_;                        // a block of rows per worker
   int64_t block_rows_, block_size_;
   Factorization<T> m_;  // of M
   std::optional<NewAnchor<T>> new_anchor_;

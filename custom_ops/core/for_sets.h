@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is compiled once an instruction set: constants of the same name, in a namespace of each set.
-// Plain macros, which sources compiled once an instruction set may include.
+// Code compiled once per instruction set: constants with the same name, in a namespace per set.
+// Plain macros, for sources compiled once per instruction set.
 
 #ifndef TFX_LARGEOUT_CORE_FOR_SETS_H_
 #define TFX_LARGEOUT_CORE_FOR_SETS_H_
 
-// TFX_FOR_SETS declares in each namespace; TFX_FOR_BFLOAT16_SETS also in that of products of
-// bfloat16. TFX_OF_SET and TFX_OF_BFLOAT16_SET are what `name` is for an InstructionSet that the
+// TFX_FOR_SETS declares in each namespace; TFX_FOR_BFLOAT16_SETS also in the one for bfloat16
+// products. TFX_OF_SET and TFX_OF_BFLOAT16_SET are the `name` of an InstructionSet that the
 // processor supports.
 #ifdef __x86_64__
 #define TFX_FOR_SETS(declaration) \

@@ -45,7 +45,7 @@ int64_t Hasher::ScratchSize() const {
   const int64_t of_codes = family_.planes != nullptr
                                ? kRows * hashes + 2 * (hashes / 64 + 2)
                                : (family_.width + hashes + 1) * lanes + family_.bins;
-  constexpr int64_t kLine = 16;  // scratch of another thread begins on a line of its own
+  constexpr int64_t kLine = 16;  // scratch of another thread begins on another line
   return (kRows * family_.width + of_codes + kLine - 1) / kLine * kLine;
 }
 

@@ -69,7 +69,7 @@ class Update {
             {"sort tables", {{num_tables_, sort}}}};
   }
 
-  // A time that can't be is that of a damaged table: as if it had never been built.
+  // An impossible time means a damaged table: treated as never built.
   int32_t TimeOfOldest(int64_t begin, int64_t end, int32_t now) const {
     int32_t oldest = now;
     for (int64_t t = begin; t < end; ++t) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // L hash tables over the C rows of a matrix. A table is the list of all classes, sorted by bucket:
-// nothing is dropped, however full a bucket is, and a bucket is read in one go.
+// buckets have no size limit, and a bucket is contiguous in memory.
 
 #ifndef TFX_LARGEOUT_CORE_HASH_TABLES_H_
 #define TFX_LARGEOUT_CORE_HASH_TABLES_H_
@@ -15,8 +15,7 @@
 namespace tfx::core {
 
 // Bucket b of table t holds classes entries[t, starts[t, b]] to entries[t, starts[t, b + 1] - 1],
-// in rising order. Behind the last bucket, where classes without a code are missing, entries are
-// -1.
+// in rising order. After the last bucket, entries are -1, one per class without a code.
 struct HashTables {
   int32_t* entries;     // [L, C]
   int32_t* starts;      // [L, num_buckets + 1]
@@ -28,15 +27,14 @@ struct HashTables {
   int32_t* Starts(int64_t table) const { return starts + table * (num_buckets + 1); }
 };
 
-// Which rows have changed since a table was built: those with touched_at[c] > built_at[t]. A
-// built_at below -1 or after the time of the call counts as -1.
+// Rows with touched_at[c] > built_at[t] have changed since a table was built. A built_at below -1
+// or after the time of the call counts as -1.
 struct RowTimes {
   int32_t* touched_at;  // [C]
   int32_t* built_at;    // [L]
 };
 
-// What is wrong with tables, or with the rows that they are built from; `table` is -1 for the
-// latter.
+// A fault of tables, or of the rows they are built from; `table` is -1 for the latter.
 struct HashFault {
   int64_t table = -1;
   int64_t row = -1;
@@ -44,24 +42,24 @@ struct HashFault {
   explicit operator bool() const { return table >= 0 || row >= 0; }
 };
 
-// Notes that some rows change `now`; negative ones are none.
+// Marks rows as changed `now`; negative ones are skipped.
 void Touch(const int64_t* rows, int64_t n, int32_t now, const RowTimes& times);
 
-// Notes that rows `touched` change now, and brings tables [begin, end) up to date: hashes the rows
-// that have changed and puts each into its bucket. Sets built_at of these tables to `now`, and adds
-// to *moved how many classes changed their bucket, over all of these tables.
+// Marks rows `touched` as changed now, and updates tables [begin, end): hashes the changed rows and
+// puts each into its bucket. Sets built_at of these tables to `now`, and adds to *moved the number
+// of classes that changed their bucket, over all of these tables.
 //
-// The result is that of building from scratch: it does not depend on the order of updates, nor on
-// the number of threads.
+// The result equals building from scratch: it does not depend on the order of updates, nor on the
+// number of threads.
 //
-// Cost: O(D) reading and O(D + K) hashing a changed row and table, O(C) moves a table.
+// Cost: O(D) reading and O(D + K) hashing per changed row and table, O(C) moves per table.
 //
-// Memory: 4 bytes a table and class. Where it can't be had, nothing is changed or noted.
+// Memory: 4 bytes per table and class. If it can't be allocated, nothing is changed or marked.
 //
-// Returns what is wrong, if anything, the lowest row or table of its kind: a row that has changed
-// is not finite, or a table is corrupt: its buckets are no parts of it in order, or it lists
-// something that is no class, or a class twice. Then nothing is changed. Where all rows have
-// changed, a corrupt table is written anew, and all its classes count as moved.
+// Returns a fault, if any, with the lowest row or table: a changed row is not finite, or a table is
+// corrupt (its buckets are not consecutive parts of it, or it has an entry that is not a class, or
+// a class twice). Then nothing is changed. If all rows have changed, a corrupt table is rewritten,
+// and all its classes count as moved.
 HashFault UpdateTables(const HashFamily& family, const LayerWeights& weights, const RowTimes& times,
                        int64_t begin, int64_t end, int32_t now, const HashTables& tables,
                        const Execution& execution, int64_t* moved, const int64_t* touched = nullptr,

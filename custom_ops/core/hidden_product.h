@@ -9,8 +9,8 @@
 
 namespace tfx::core {
 
-// Products of one batch H [B, D] with the transposes of matrices. Tasks are to be run while this
-// object lives, and Pack in a phase before the others.
+// Products of one batch H [B, D] with the transposes of matrices. Tasks must run while this object
+// lives, and Pack in a phase before the others.
 template <typename T>
 class HiddenProduct {
  public:
@@ -34,7 +34,7 @@ class HiddenProduct {
   const DenseExecution<T>& execution_;
   const int64_t rows_of_task_;
   T* const panels_;  // H^T
-  T* const blocks_;  // of rows of A H^T, a worker
+  T* const blocks_;  // of rows of A H^T, per worker
 };
 
 }  // namespace tfx::core

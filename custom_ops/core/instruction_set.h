@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of the compiled instruction sets the hot loops use.
+// The compiled instruction set that the hot loops use.
 
 #ifndef TFX_LARGEOUT_CORE_INSTRUCTION_SET_H_
 #define TFX_LARGEOUT_CORE_INSTRUCTION_SET_H_
@@ -22,8 +22,8 @@ const char* InstructionSetName(InstructionSet set);
 // True if this processor runs code that is compiled for `set`, and such code was compiled.
 bool Supports(InstructionSet set);
 
-// Sets *chosen to the best supported set, or to the one that the environment variable
-// TFX_LARGEOUT_ISA names. Returns false, with a sentence in *error, if that one is unknown or not
+// Sets *chosen to the best supported set, or to the value of the environment variable
+// TFX_LARGEOUT_ISA. Returns false, with a sentence in *error, if this value is unknown or not
 // supported here.
 // REQUIRES: chosen and error are not null.
 bool ChooseInstructionSet(InstructionSet* chosen, std::string* error);

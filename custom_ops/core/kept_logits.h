@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A random choice of the entries (i, c) of a softmax, made while a pass over all classes runs.
+// A random choice of entries (i, c) of a softmax, made during a pass over all classes.
 //
 // With u_ic random in (0, 1], entry (i, c) is kept if p_ic > epsilon u_ic, so with probability
-// min(1, p_ic / epsilon). With the weight max(p_ic, epsilon) it then stands for p_ic without bias:
-// this is importance sampling from the softmax itself. At most 1 / epsilon entries of an example
-// are expected; with epsilon = 0 all are kept.
+// min(1, p_ic / epsilon). With the weight max(p_ic, epsilon) it is an unbiased estimate of p_ic:
+// this is importance sampling from the softmax itself. The expected number of entries per example
+// is at most 1 / epsilon; with epsilon = 0 all are kept.
 //
-// p_ic > epsilon u_ic says o_ic - log u_ic > log Z_i + log epsilon. A sum over some of the classes
-// is a lower bound of Z_i: what is kept by it, before Z_i is known, is a superset that is thinned
-// out in the end. What a shard of the classes keeps by its own log Z is such a superset too:
-// whoever knows the log Z of all thins it out by logits and keys. So the choice depends on the
-// logits and on u alone, and u on a seed, i and c: neither on tiles nor on threads.
+// p_ic > epsilon u_ic is equivalent to o_ic - log u_ic > log Z_i + log epsilon. A sum over some of
+// the classes is a lower bound of Z_i: with it too many entries are kept at first, and the excess
+// is dropped when Z_i is known. A shard of the classes likewise keeps too many by its log Z; the
+// excess is dropped by log Z of all classes, logits and keys. So the choice depends only on the
+// logits and on u, and u on a seed, i and c, but not on tiles or threads.
 
 #ifndef TFX_LARGEOUT_CORE_KEPT_LOGITS_H_
 #define TFX_LARGEOUT_CORE_KEPT_LOGITS_H_
@@ -27,7 +27,7 @@ struct KeptLogit {
   float key;  // logit - log u
 };
 
-// Where a worker puts what it keeps.
+// The memory for the entries that a worker keeps.
 struct KeptLogits {
   KeptLogit* entries;
   int64_t size;

@@ -11,13 +11,13 @@ namespace tfx::core {
 // The largest eigenvalue of a symmetric matrix [n, n], from below: Lanczos's method.
 //
 // Cost: at most 64 products with the matrix.
-// Infinity if a number on the way is not finite.
+// Returns infinity if an intermediate number is not finite.
 // REQUIRES: n > 0.
 template <typename T>
 double LargestEigenvalue(const T* matrix, int64_t n);
 
-// The same of a tridiagonal matrix, from its diagonal and what is beside it: one number less or
-// more. Infinity if a number is not finite.
+// The same for a tridiagonal matrix, from its diagonal and its off-diagonal, which may have one
+// number less. Infinity if a number is not finite.
 double LargestOfTridiagonal(const std::vector<double>& diagonal, const std::vector<double>& beside);
 
 }  // namespace tfx::core

@@ -78,7 +78,7 @@ void LogitKeeper::AddChunk(const float* max, const float* sum) {
   }
 }
 
-// On a worker's thread: what can't be had is noted, and Finish says so.
+// On a worker's thread: missing memory is recorded, and Finish throws.
 void LogitKeeper::MakeRoom(KeptLogits* kept, int64_t more) {
   Worker* worker = static_cast<Worker*>(kept);
   worker->size = Thin(worker->entries, worker->size, worker->bounds, worker->log_epsilon);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collects what the workers of a pass over all classes keep of the softmax: see core/kept_logits.h.
+// Collects the entries that the workers of a pass over all classes keep: see core/kept_logits.h.
 
 #ifndef TFX_LARGEOUT_CORE_LOGIT_KEEPER_H_
 #define TFX_LARGEOUT_CORE_LOGIT_KEEPER_H_
@@ -19,12 +19,12 @@ namespace tfx::core {
 struct KeepRule {
   uint64_t seed[2];
   float epsilon;         // in [0, 1]
-  int64_t num_expected;  // how many entries of an example are expected
+  int64_t num_expected;  // expected number of entries per example
 };
 
-// What was kept: example by example, by rising class.
+// The kept entries: example by example, by rising class.
 struct KeptProbabilities {
-  std::vector<int64_t> begin;  // [B + 1]: where each example's entries begin
+  std::vector<int64_t> begin;  // [B + 1]: start of each example's entries
   std::vector<int64_t> ids;
   std::vector<float> weights;  // max(p, epsilon)
   std::vector<float> logits;
@@ -35,34 +35,33 @@ struct KeptProbabilities {
 
 class LogitKeeper {
  public:
-  // `lanes` of the pass are examples, in their order, and some that are none.
+  // `lanes` of the pass are the examples, in order, and unused lanes.
   // REQUIRES: the memory of `execution` outlives this object.
   LogitKeeper(const KeepRule& rule, int64_t batch, int64_t lanes, int64_t num_workers,
               const Execution& execution);
 
-  // [lanes]: random numbers, one an example.
+  // [lanes]: random numbers, one per example.
   const uint32_t* keys() const { return keys_; }
 
-  // To be called by a worker before each chunk: lower bounds of log Z, by lane, until the next
-  // call.
+  // Called by a worker before each chunk: lower bounds of log Z, by lane, until the next call.
   const float* BoundsFor(int64_t worker);
 
   KeptLogits* KeptBy(int64_t worker) { return &workers_[worker]; }
 
-  // To be called after a chunk: its sums of exponentials are sum * exp(min(max, FLT_MAX)), by lane.
+  // Called after a chunk: its sums of exponentials are sum * exp(min(max, FLT_MAX)), by lane.
   void AddChunk(const float* max, const float* sum);
 
-  // Thins out what was kept, now that log Z [B] is known. Labels [B, num_labels] are left out.
-  // Throws OutOfMemory, too, where a worker had no room for what it had to keep.
+  // Drops the excess of kept entries, now that log Z [B] is known. Labels [B, num_labels] are left
+  // out. Also throws OutOfMemory if a worker had no room for entries.
   KeptProbabilities Finish(const float* log_z, const int64_t* labels, int64_t num_labels,
                            const ClassShard& shard);
 
  private:
   struct Worker : KeptLogits {
-    std::unique_ptr<KeptLogit[]> memory;  // where what was taken at first is not enough
+    std::unique_ptr<KeptLogit[]> memory;  // if the first memory is not enough
     float* bounds;
     float log_epsilon;
-    int64_t missing_bytes = 0;  // that there was no room for; entries are lost
+    int64_t missing_bytes = 0;  // missing room; entries are lost
   };
 
   static void MakeRoom(KeptLogits* kept, int64_t more);

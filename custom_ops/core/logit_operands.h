@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What logits o = W h + b are made of, for passes over all classes: plain structs that the parts
-// compiled once an instruction set share with the others.
+// The operands of logits o = W h + b, for passes over all classes: plain structs shared by the
+// parts compiled once per instruction set and the others.
 
 #ifndef TFX_LARGEOUT_CORE_LOGIT_OPERANDS_H_
 #define TFX_LARGEOUT_CORE_LOGIT_OPERANDS_H_
@@ -20,7 +20,7 @@ struct LogitRows {
 
 // Examples are the lanes of vectors: a panel holds some of them, transposed.
 struct HiddenPanel {
-  const void* hidden;        // [D, lanes] floats, or [depth, lanes] as core/product_tile.h rounds
+  const void* hidden;        // [D, lanes] floats, or [depth, lanes] of core/product_tile.h
   const float* hidden_rows;  // [examples, D]: the same, neither transposed nor rounded
   int64_t first_lane;        // index of lane 0 in arrays by lane; also its example
   int32_t lanes;             // a multiple of the vector length

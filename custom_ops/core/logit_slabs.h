@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Logits of a block of classes for a panel of examples, in slabs that stay in the caches, for
-// sources compiled once an instruction set.
+// sources compiled once per instruction set.
 
 #ifndef TFX_LARGEOUT_CORE_LOGIT_SLABS_H_
 #define TFX_LARGEOUT_CORE_LOGIT_SLABS_H_
@@ -12,8 +12,8 @@
 
 namespace tfx::core::TFX_ISA {
 
-// A tile is some classes x one or two vectors of examples, so many that its sums stay in registers:
-// there are 32 with AVX-512, else 16.
+// A tile is some classes x one or two vectors of examples, sized so that its sums stay in
+// registers: there are 32 with AVX-512, else 16.
 constexpr int kPanelVectors = 2;
 template <int kVectors>
 constexpr int kTileRows = kLanes == 16 && kVectors == 2 ? 12 : 6;
@@ -42,8 +42,7 @@ TFX_INLINE void ComputeLogits(const Element* rows, const float* bias, int64_t de
   }
 }
 
-// Asks for what is needed soon: `size` elements, `ahead` of an address. They may be beyond the end
-// of an array, where no pointer may point.
+// Prefetches `size` elements, `ahead` of an address. They may be beyond the end of an array.
 template <typename Element>
 TFX_INLINE void Prefetch(const Element* from, int64_t ahead, int64_t size) {
   constexpr uintptr_t kLine = 64;
@@ -113,7 +112,7 @@ TFX_INLINE void RoundRows(const LogitRows& layer, int64_t first, int64_t num_row
   }
 }
 
-// Rows [first, first + num_rows) of W as they are multiplied.
+// Rows [first, first + num_rows) of W in the form for products.
 TFX_INLINE const void* Rows(const LogitRows& layer, int64_t first, int64_t num_rows,
                             float* scratch) {
   if (!layer.rounds) {

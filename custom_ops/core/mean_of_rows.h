@@ -10,10 +10,10 @@
 namespace tfx::core {
 
 // Sets mean [width] to the mean of the rows of a matrix [num_rows, width] of float or bfloat16.
-// Sums of up to 16 numbers are floats, those of more doubles. The result does not depend on the
+// Sums of up to 16 numbers are floats, longer sums are doubles. The result does not depend on the
 // number of workers.
 //
-// Cost: the matrix is read once. Memory: O(width), for up to 64 sums.
+// Cost: the matrix is read once. Memory: O(width) for up to 64 partial sums.
 //
 // REQUIRES: num_rows > 0.
 void MeanOfRows(const void* rows, bool is_bfloat16, int64_t num_rows, int64_t width,

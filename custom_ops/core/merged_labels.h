@@ -8,18 +8,18 @@
 
 namespace tfx::core {
 
-// The classes that a batch of labels [B, K] names, each once, in rising order.
+// The distinct classes of a batch of labels [B, K], in rising order.
 struct MergedLabels {
   // Cost: O(B K log(B K)).
-  // REQUIRES: labels are class ids, or negative where there is none.
+  // REQUIRES: labels are class ids, or negative for none.
   MergedLabels(const int64_t* labels, int64_t batch, int64_t num_labels);
 
   int64_t size() const { return static_cast<int64_t>(classes.size()); }
 
   std::vector<int64_t> classes;
-  std::vector<int64_t> offsets;    // class c stands at positions[offsets[c]] to [offsets[c + 1]]
+  std::vector<int64_t> offsets;    // of class c: positions[offsets[c]] to [offsets[c + 1]]
   std::vector<int64_t> positions;  // in the flattened labels
-  std::vector<int64_t> places;     // [B K]: where the label is in `classes`; -1 where there is none
+  std::vector<int64_t> places;     // [B K]: index of the label in `classes`; -1: none
 };
 
 }  // namespace tfx::core

@@ -139,7 +139,7 @@ class Draws {
       ++room.ends[room.first_words[s] + 1];
     }
     for (int64_t k = 0; k < num_words_; ++k) room.ends[k + 1] += room.ends[k];
-    // ends[k] is where those of k begin, and moves to where they end.
+    // ends[k] is at first the start of the draws of k, and moves to their end.
     for (int64_t s = 0; s < draws_.num_draws; ++s) room.order[room.ends[room.first_words[s]]++] = s;
   }
 

@@ -9,20 +9,20 @@
 
 namespace tfx::core {
 
-// Memory that could not be had.
+// Memory that could not be allocated.
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(int64_t bytes, int64_t had = 0) : bytes_(bytes), had_(had) {}
 
-  int64_t bytes() const { return bytes_; }  // that were asked for
-  int64_t had() const { return had_; }      // what the call had from there already
+  int64_t bytes() const { return bytes_; }  // requested
+  int64_t had() const { return had_; }      // already held by the call
   const char* what() const noexcept override { return "out of memory"; }
 
  private:
   int64_t bytes_, had_;
 };
 
-// The bytes of n objects; throws OutOfMemory where no machine has as many.
+// The bytes of n objects; throws OutOfMemory on overflow.
 template <typename T>
 int64_t BytesOf(int64_t n) {
   constexpr int64_t kMost = int64_t{1} << 60;
@@ -30,7 +30,7 @@ int64_t BytesOf(int64_t n) {
   return n * static_cast<int64_t>(sizeof(T));
 }
 
-// A vector of n equal values; throws OutOfMemory, which names the bytes.
+// A vector of n equal values; throws OutOfMemory with the bytes.
 template <typename T>
 void Assign(std::vector<T>* vector, int64_t n, const T& value) {
   const int64_t bytes = BytesOf<T>(n);
@@ -41,7 +41,7 @@ void Assign(std::vector<T>* vector, int64_t n, const T& value) {
   }
 }
 
-// Likewise room for n values.
+// Reserves room for n values; throws likewise.
 template <typename T>
 void Reserve(std::vector<T>* vector, int64_t n) {
   const int64_t bytes = BytesOf<T>(n);

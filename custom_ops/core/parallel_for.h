@@ -10,13 +10,13 @@
 
 namespace tfx::core {
 
-// Calls its second argument with ranges that make up [0, n), perhaps in parallel. The third is
-// about how many nanoseconds one index costs.
+// Calls its second argument with ranges that cover [0, n), perhaps in parallel. The third is about
+// the cost of one index in nanoseconds.
 using ParallelFor =
     std::function<void(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t cost)>;
 
-// The first exception of work that runs on threads of a pool, for the caller to throw: one that
-// leaves a thread ends the process. After the first, work is left out.
+// The first exception of work on threads of a pool, for the caller to rethrow: an exception that
+// leaves a thread ends the process. After the first, remaining work is skipped.
 class FirstException {
  public:
   template <typename Work>

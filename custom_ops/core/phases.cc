@@ -17,7 +17,7 @@
 namespace tfx::core {
 namespace {
 
-constexpr int64_t kLongTask = 1'000'000'000;  // nanoseconds: every worker gets a thread of its own
+constexpr int64_t kLongTask = 1'000'000'000;  // nanoseconds: every worker gets a separate thread
 constexpr int kSpins = 4000;                  // before the processor is offered to other threads
 
 std::atomic<bool> recording{false};

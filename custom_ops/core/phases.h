@@ -26,10 +26,10 @@ struct Tasks {
   std::function<void(int64_t task, int worker)> run;
 };
 
-// How many blocks of a size make up n things.
+// The number of blocks of a size for n items.
 constexpr int64_t BlocksOf(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
-// Tasks for n things, of which each takes a block of a size.
+// Tasks for n items, with a block of items each.
 inline Tasks InBlocks(int64_t n, int64_t size,
                       std::function<void(int64_t begin, int64_t end, int worker)> run) {
   return {BlocksOf(n, size), [n, size, run = std::move(run)](int64_t task, int worker) {
@@ -37,25 +37,25 @@ inline Tasks InBlocks(int64_t n, int64_t size,
           }};
 }
 
-// Tasks that may run side by side. Each worker starts with a share of each range, in order, and
-// then takes over what others have left.
+// Tasks that may run in parallel. Each worker starts with a share of each range, in order, and then
+// takes over remaining tasks of others.
 struct Phase {
   const char* name;
   std::vector<Tasks> tasks;
 };
 
-// Runs the phases in order, each when all tasks of the one before have ended. A phase costs about a
-// microsecond beside its tasks: between phases threads spin, they don't sleep. Threads of the pool
-// that start late, or never, are not waited for before the end of the last phase.
+// Runs the phases in order, each after all tasks of the previous one. A phase costs about a
+// microsecond besides its tasks: between phases threads spin instead of sleeping. Threads of the
+// pool that start late, or never, don't delay the phases.
 //
-// Where a task throws, those that have not begun are left out, and the caller gets the exception.
-// Tasks should take no memory that can run out: what they have changed stays.
+// If a task throws, tasks that have not begun are skipped, and the caller gets the exception. Tasks
+// should not allocate memory: their changes are not undone.
 //
 // REQUIRES: num_workers > 0.
 void RunPhases(std::vector<Phase> phases, int num_workers, const ParallelFor& parallel_for);
 
-// Phases with all that it takes to run them, perhaps several times: Run asks for no memory. So what
-// must not stop half-way is prepared before it begins.
+// Phases with everything needed to run them, perhaps several times: Run allocates no memory. So
+// work that must not stop half-way is prepared before it begins.
 class PreparedPhases {
  public:
   // REQUIRES: num_workers > 0; parallel_for outlives this object.
@@ -81,15 +81,14 @@ class PreparedPhases {
   const ParallelFor& parallel_for_;
   std::deque<Progress> progress_;         // by phase
   std::vector<std::atomic<bool>> taken_;  // by part
-  std::vector<double> seconds_;           // by phase, where they are recorded
+  std::vector<double> seconds_;           // by phase, if recorded
   FirstException exception_;
 };
 
-// Wall time by the name of a phase, of all calls of RunPhases in this process.
+// Wall time by name of phase, over all calls of RunPhases in this process.
 using PhaseSeconds = std::map<std::string, double>;
 
-// Returns what was recorded since the last call, and records from now on or no more. At first,
-// nothing is recorded.
+// Returns the times since the last call, and switches recording on or off. It is off at first.
 PhaseSeconds TakePhaseSeconds(bool record);
 
 }  // namespace tfx::core

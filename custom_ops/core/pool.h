@@ -11,9 +11,9 @@
 
 namespace tfx::core {
 
-// Objects that calls borrow: as many as calls run side by side, whatever number of ops they are of.
-// The one that came back last goes out first, for its memory is the warmest. Those that
-// kReturnsOfWindow returns in a row have left idle are destroyed.
+// Objects that calls borrow: as many as there are concurrent calls, over all ops. The one returned
+// last is lent first, since its memory is warmest. Objects that were idle over kReturnsOfWindow
+// returns are destroyed.
 template <typename T>
 class Pool {
  public:
@@ -33,10 +33,10 @@ class Pool {
 
    private:
     Pool& pool_;
-    std::list<T> one_;  // a node goes from list to list, so that a return needs no memory
+    std::list<T> one_;  // moved between lists, so that a return needs no memory
   };
 
-  // How many objects wait.
+  // The number of idle objects.
   size_t idle() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return idle_.size();
@@ -62,7 +62,7 @@ class Pool {
   }
 
   mutable std::mutex mutex_;
-  std::list<T> idle_;       // guarded by mutex_, as is what follows
+  std::list<T> idle_;       // guarded by mutex_, like the following
   size_t fewest_idle_ = 0;  // in this window
   int returns_ = 0;
 };
@@ -70,7 +70,7 @@ class Pool {
 // The pool of this process.
 template <typename T>
 Pool<T>& PoolOfProcess() {
-  static auto* const pool = new Pool<T>;  // outlives threads that still run when the process ends
+  static auto* const pool = new Pool<T>;  // outlives threads that run when the process ends
   return *pool;
 }
 

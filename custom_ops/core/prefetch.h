@@ -7,7 +7,7 @@
 
 namespace tfx::core {
 
-// Asks for bytes that are needed soon.
+// Prefetches bytes.
 inline void PrefetchBytes(const void* from, int64_t size) {
   constexpr int64_t kLine = 64;
   if (size == 0) return;
@@ -16,8 +16,8 @@ inline void PrefetchBytes(const void* from, int64_t size) {
   __builtin_prefetch(bytes + size - 1);
 }
 
-// Reads bytes that are needed soon, line after line. Where there are many, this is faster than
-// asking for them: the processor sees a stream and runs ahead of it.
+// Reads bytes that are needed soon, line by line. For many bytes this is faster than prefetch
+// instructions: the processor detects the stream and prefetches ahead.
 inline void ReadAhead(const void* from, int64_t size) {
   constexpr int64_t kLine = 64;
   const volatile char* bytes = static_cast<const char*>(from);

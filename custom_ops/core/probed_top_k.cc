@@ -140,7 +140,7 @@ class ProbedTopKRun {
     return number;
   }
 
-  // Ranks those that were not ruled out by their logits.
+  // Ranks the classes that were not ruled out, by their logits.
   void Rank(int64_t b, const BoundsWorker& found, Scratch* scratch) {
     const RowLogits logits(in_, logits_isa_, b, 1, scratch->packed);
     int64_t n = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A tile of a product of matrices, so small that its sums stay in registers, for sources compiled
-// once an instruction set. Its factors hold floats, or numbers of bfloat16 that are multiplied
-// exactly and summed as floats: in pairs where the processor multiplies pairs, else as floats.
+// once per instruction set. Its factors are floats, or bfloat16 numbers that are multiplied exactly
+// and summed as floats: in pairs if the processor multiplies pairs, else as floats.
 //
-// The right factor comes in panels of one or two vectors: [depth, lanes]. `depth` counts elements,
+// The right factor is in panels of one or two vectors: [depth, lanes]. `depth` counts elements,
 // which are floats or pairs; the two numbers of a pair are neighbours along the depth.
 
 #ifndef TFX_LARGEOUT_CORE_PRODUCT_TILE_H_
@@ -47,7 +47,7 @@ TFX_INLINE int64_t DepthOf(int64_t width) {
   return (width + kNumbersOf<Element> - 1) / kNumbersOf<Element>;
 }
 
-// Rounds a row of n numbers to DepthOf<Rounded>(n) elements; one that is half used ends with 0.
+// Rounds a row of n numbers to DepthOf<Rounded>(n) elements; for an odd n the last half is 0.
 TFX_INLINE void RoundRow(const float* from, int64_t n, Rounded* to) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -58,7 +58,7 @@ TFX_INLINE void RoundRow(const float* from, int64_t n, Rounded* to) {
   memcpy(to + i / kNumbersOf<Rounded>, &rest, DepthOf<Rounded>(n - i) * sizeof(Rounded));
 }
 
-constexpr int64_t kStretch = 64;  // elements that are summed in one chain
+constexpr int64_t kStretch = 64;  // elements summed in one chain
 
 // The left factor: element (i, d) is at[i * row + d * column].
 template <typename Element>
@@ -69,8 +69,8 @@ struct LeftFactor {
 };
 
 // out[i][v] = start[i] + sum_d left[i, d] panel[d, v], for kRows rows and kVectors vectors of the
-// panel. The sum is made in stretches, each in order, so that rounding errors don't pile up in one
-// long chain.
+// panel. The sum is computed in stretches, each in order, so that rounding errors don't add up in
+// one long chain.
 template <int kRows, int kVectors, typename Element>
 TFX_INLINE void ComputeTile(const LeftFactor<Element>& left, int64_t depth, const Element* panel,
                             int64_t lanes, const float* start, Floats (*out)[kVectors]) {

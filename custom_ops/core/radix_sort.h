@@ -8,23 +8,23 @@
 
 namespace tfx::core {
 
-// A place where a class stands.
+// A position of a class.
 struct ClassPlace {
   uint32_t class_id;
   uint32_t place;
 };
 
-// How many bits it takes to tell n classes apart, at least 1.
+// The number of bits that distinguish n classes, at least 1.
 inline int BitsOfClasses(int64_t n) {
   int bits = 1;
   while ((int64_t{1} << bits) < n) ++bits;
   return bits;
 }
 
-// Sorts n records by their member class_id, of which only the lowest `bits` bits differ. Equal ones
-// stay in order.
+// Sorts n records by their member class_id, which may differ only in the lowest `bits` bits. The
+// sort is stable.
 //
-// Cost: O(n) a digit, of at most 11 bits.
+// Cost: O(n) per digit of at most 11 bits.
 //
 // REQUIRES: `spare` has room for n records.
 template <typename Record>
@@ -39,7 +39,7 @@ void SortByClass(Record* records, Record* spare, int64_t n, int bits) {
     }
     return;
   }
-  int most = 5;  // bits of a digit: no more counters than records
+  int most = 5;  // bits per digit: not more counters than records
   while (most < 11 && (int64_t{2} << most) <= n) ++most;
   const int passes = (bits + most - 1) / most;
   Record* from = records;

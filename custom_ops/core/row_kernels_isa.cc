@@ -416,8 +416,7 @@ void PairLogits(const void* kernel, const void* bias, bool is_bfloat16, int64_t 
   }
 }
 
-// Vectors [0, kVectors) of `to` = (`adds`: what it was +) sum of g times a row, over terms of which
-// row_of(term) gives the row.
+// Vectors [0, kVectors) of `to` = (`adds`: old value +) sum of g times row_of(term), over terms.
 template <int kVectors, bool adds, typename RowOf>
 TFX_INLINE void SumVectors(const ClassTerm* terms, int64_t n, const RowOf& row_of, float* to) {
   Floats sums[kVectors] = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Loops over single rows of a weight matrix, compiled once an instruction set. Rows are float or
+// Loops over single rows of a weight matrix, compiled once per instruction set. Rows are float or
 // bfloat16; all arithmetic is in float.
 
 #ifndef TFX_LARGEOUT_CORE_ROW_KERNELS_ISA_H_
@@ -14,12 +14,11 @@ namespace tfx::core {
 
 enum class RowMethod { kSgd, kMomentum, kNesterov, kAdagrad, kAdam };
 
-// How weights of bfloat16 are rounded: to the nearest number; up or down at random, so that the
-// mean is exact; or to the nearest, while the error is kept and added to the weight in the next
-// step.
+// The rounding of bfloat16 weights: to the nearest number; up or down at random, so that the mean
+// is exact; or to the nearest, with the error stored and added to the weight in the next step.
 enum class Rounding { kNearest, kStochastic, kCompensated };
 
-// What a step does to each row.
+// The update of each row in a step.
 struct RowStep {
   RowMethod method;
   float learning_rate;
@@ -30,30 +29,30 @@ struct RowStep {
   float rest_1;  // 1 - beta_1
   float rest_2;  // 1 - beta_2
   float epsilon;
-  bool unit_rows = false;  // are kept at norm 1
-  bool row_wise = false;   // Adagrad's accumulator and Adam's v: by the mean of g^2, one a row
-  bool bfloat16_moments = false;  // momentum, m and v, of a number a weight; rounded at random
-  Rounding rounding = Rounding::kNearest;  // of weights of bfloat16
+  bool unit_rows = false;         // rows are kept at norm 1
+  bool row_wise = false;          // Adagrad's accumulator and Adam's v: per row, by mean g^2
+  bool bfloat16_moments = false;  // momentum, m and v with one number per weight; rounded at random
+  Rounding rounding = Rounding::kNearest;  // of bfloat16 weights
 };
 
-// One row and its slots: sgd: momentum or none; adagrad: accumulator; adam: m and v. What is
-// row-wise is in of_row instead.
+// One row and its slots: sgd: momentum or none; adagrad: accumulator; adam: m and v. Row-wise slots
+// are in of_row instead.
 struct RowPlace {
   void* weights;
   void* slots[2];              // float; moments maybe bfloat16
   float* of_row = nullptr;     // one number
-  uint16_t* errors = nullptr;  // bfloat16, of Rounding::kCompensated
+  uint16_t* errors = nullptr;  // bfloat16, for Rounding::kCompensated
   uint64_t key = 0;            // of the row's random bits in this step
 };
 
-// A term of a sum over places where a class stands: its logit's gradient for an example.
+// A term of a sum over positions of a class: the gradient of its logit for an example.
 struct ClassTerm {
   uint32_t class_id;
   uint32_t example;
   float gradient;
 };
 
-// A class and an example that meet.
+// A class and an example.
 struct ClassExample {
   uint32_t class_id;
   uint32_t example;
@@ -64,7 +63,7 @@ struct RowKernels {
   void (*step)(const RowStep& step, float rate, const RowPlace& row, bool is_bfloat16,
                const float* gradient, int64_t n);
 
-  // out[j] = <row ids[j], h> + bias[ids[j]], or 0 where the id is negative. `bias` may be null.
+  // out[j] = <row ids[j], h> + bias[ids[j]], or 0 for a negative id. `bias` may be null.
   void (*logits)(const void* kernel, const void* bias, bool is_bfloat16, int64_t width,
                  const int64_t* ids, int64_t n, const float* h, float* out);
 
@@ -77,7 +76,7 @@ struct RowKernels {
   void (*sum_examples)(const ClassTerm* terms, int64_t n, const float* hidden, int64_t width,
                        float* result);
 
-  // hidden_gradient_i += sum of g times row c, over n terms (c, i, g). It is fast where terms of an
+  // hidden_gradient_i += sum of g times row c, over n terms (c, i, g). It is fast if terms of an
   // example are neighbours.
   void (*add_rows)(const ClassTerm* terms, int64_t n, const void* kernel, bool is_bfloat16,
                    int64_t width, float* hidden_gradient);

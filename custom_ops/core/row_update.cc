@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kRowsAhead = 8;
 constexpr uint32_t kLastAge = std::numeric_limits<int32_t>::max();
 
-// A row of a matrix with so many bytes a row; null if there is none.
+// A row of a matrix with a number of bytes per row; null if there is no matrix.
 char* RowOf(void* matrix, int64_t row, int64_t bytes) {
   return matrix == nullptr ? nullptr : static_cast<char*>(matrix) + row * bytes;
 }

@@ -18,28 +18,28 @@ namespace tfx::core {
 struct WeightRows {
   void* weights;  // null: there are none
   bool is_bfloat16;
-  int64_t width;             // D
-  void* slots[2];            // [C, D], as in RowPlace
-  uint32_t* ages;            // [C]: how often each row was updated, 2^31 - 1 if more; of Adam alone
-  float* of_rows = nullptr;  // [C], as in RowPlace
+  int64_t width;                // D
+  void* slots[2];               // [C, D], as in RowPlace
+  uint32_t* ages;               // [C]: updates of each row, at most 2^31 - 1; only for Adam
+  float* of_rows = nullptr;     // [C], as in RowPlace
   uint16_t* errors = nullptr;   // [C, D], as in RowPlace
   bool bfloat16_slots = false;  // of `slots`
   uint64_t key = 0;             // of the random bits of this step and these weights
   ClassShard shard = {0, 1, 0};
 };
 
-// Asks for a row, and its slots, that are needed soon.
+// Prefetches a row and its slots.
 void PrefetchRow(const WeightRows& rows, int64_t row);
 
 // One step, on any rows.
 class RowUpdater {
  public:
-  // REQUIRES: `correction` is not null where step.method is kAdam.
+  // REQUIRES: `correction` is not null if step.method is kAdam.
   RowUpdater(const RowStep& step, const AdamCorrection* correction, const RowKernels& kernels)
       : step_(step), correction_(correction), kernels_(kernels) {}
 
   // Changes a row by its gradient [D].
-  // REQUIRES: 0 <= row < C; the gradient is finite; no other thread is at this row.
+  // REQUIRES: 0 <= row < C; the gradient is finite; no other thread uses this row.
   void Update(const WeightRows& rows, int64_t row, const float* gradient) const;
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vectors of one instruction set, for sources that are compiled once an instruction set. Plain
-// arithmetic and comparisons are the compiler's vector extensions; here stands what they can't say.
+// Vectors of one instruction set, for sources that are compiled once per instruction set. Plain
+// arithmetic and comparisons are the compiler's vector extensions; other operations are here.
 // Everything lives in namespace tfx::core::TFX_ISA and is inlined.
 
 #ifndef TFX_LARGEOUT_CORE_SIMD_H_
@@ -45,7 +45,7 @@ TFX_INLINE Doubles Load(const double* from) { return LoadBits<Doubles>(from); }
 TFX_INLINE Ints Load(const int32_t* from) { return LoadBits<Ints>(from); }
 TFX_INLINE Words Load(const uint32_t* from) { return LoadBits<Words>(from); }
 
-// Whole numbers, as floats.
+// Integers, as floats.
 TFX_INLINE Floats Load(const int8_t* from) {
 #if defined(__AVX512F__)
   return _mm512_cvtepi32_ps(
@@ -65,7 +65,7 @@ TFX_INLINE void Store(void* to, Vector x) {
   memcpy(to, &x, sizeof(x));
 }
 
-// The first n of an array; the other elements are 0. What is behind them is not touched.
+// The first n of an array; the other elements are 0. Memory after them is not read.
 // REQUIRES: 0 <= n <= kLanes.
 TFX_INLINE Floats LoadSome(const float* from, int64_t n) {
 #if defined(__AVX512F__)
@@ -86,7 +86,7 @@ TFX_INLINE void StoreSome(float* to, Floats x, int64_t n) {
 #endif
 }
 
-// Numbers of bfloat16: the upper halves of floats.
+// bfloat16 numbers: the upper halves of floats.
 TFX_INLINE Floats Widen(Halves x) {
   return reinterpret_cast<Floats>(__builtin_convertvector(x, Words) << 16);
 }
@@ -99,7 +99,7 @@ TFX_INLINE Floats LoadSome(const uint16_t* from, int64_t n) {
   return Widen(x);
 }
 
-// The nearest numbers of bfloat16, ties to the even one; NaN stays NaN.
+// The nearest bfloat16 numbers, ties to even; NaN stays NaN.
 TFX_INLINE Halves Narrow(Floats x) {
   const Words bits = reinterpret_cast<Words>(x);
   const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
@@ -107,8 +107,8 @@ TFX_INLINE Halves Narrow(Floats x) {
   return __builtin_convertvector((rounded & ~is_nan) | (is_nan & 0x7fc0), Halves);
 }
 
-// One of the two numbers of bfloat16 around x, whichever is nearer the more often: the random
-// number below 2^16 decides, so that the mean is x. NaN stays NaN.
+// One of the two bfloat16 numbers around x, chosen by a random number below 2^16 so that the mean
+// is x. NaN stays NaN.
 TFX_INLINE Halves NarrowAtRandom(Floats x, Words random) {
   const Words is_nan = reinterpret_cast<Words>(x != x);
   const Words rounded = (reinterpret_cast<Words>(x) + random) >> 16;
@@ -126,12 +126,12 @@ TFX_INLINE Doubles Broadcast(double x) { return x - Doubles{}; }
 TFX_INLINE Words Broadcast(uint32_t x) { return x - Words{}; }
 
 #if defined(__AVX512F__)
-// a * b + c, rounded once where the instruction set can.
+// a * b + c, rounded once if the instruction set supports it.
 TFX_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 TFX_INLINE Doubles MulAdd(Doubles a, Doubles b, Doubles c) { return _mm512_fmadd_pd(a, b, c); }
-// a > b ? a : b, so b where either is NaN.
+// a > b ? a : b, so b if either is NaN.
 TFX_INLINE Floats Max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
-// a < b ? a : b, so b where either is NaN.
+// a < b ? a : b, so b if either is NaN.
 TFX_INLINE Floats Min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
 // Bit i: a[i] > b[i].
 TFX_INLINE uint32_t Greater(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
@@ -217,14 +217,13 @@ TFX_INLINE bool AnyTrue(Ints mask) {
 #endif
 }
 
-// x * 2^n. Where n < -126 this is 0 or, with AVX-512, denormal. NaN where x is.
+// x * 2^n. For n < -126 this is 0 or, with AVX-512, denormal. NaN if x is.
 // REQUIRES: every n is an integer in [-250, 127].
 TFX_INLINE Floats ScaleByPowerOfTwo(Floats x, Floats n) {
 #if defined(__AVX512F__)
   return _mm512_scalef_ps(x, n);
 #else
-  // Adding 1.5 * 2^23 brings n to the low bits; from there it moves to where a float keeps its
-  // exponent.
+  // Adding 1.5 * 2^23 moves n to the low bits; from there it is shifted to the exponent.
   const Ints exponent = (reinterpret_cast<Ints>(n + 12582912.0f) << 23) + 0x3f800000;
   return x * reinterpret_cast<Floats>(exponent > 0 ? exponent : Ints{});
 #endif

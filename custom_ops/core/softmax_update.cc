@@ -2,7 +2,7 @@
 //
 // The classes are cut into shares, and these into blocks of rows. The logits of a block are
 // computed again, turned into gradients, multiplied by h and W, and the rows updated, all while the
-// block is in the caches. Each share has a sum of its own for dL/dh, so that the result does not
+// block is in the caches. Each share has a separate sum for dL/dh, so that the result does not
 // depend on which worker takes which share.
 
 #include "core/softmax_update.h"

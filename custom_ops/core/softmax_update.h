@@ -14,28 +14,28 @@
 
 namespace tfx::core {
 
-// A batch, what its forward pass found, and the gradients of the loss.
+// A batch, results of its forward pass, and the gradients of the loss.
 struct SoftmaxBatch {
   const float* hidden;           // h: [B, D], finite
   const int64_t* labels;         // [B, K], padded with -1
   const float* logsumexp;        // log Z: [B], finite
-  const float* target_gradient;  // [B, K]: by the target logits, finite but for padding
-  const float* log_z_gradient;   // a: [B], by log Z, finite
-  const float* mean_gradient;    // m: [B], by the mean of all logits, finite; null: 0
+  const float* target_gradient;  // [B, K]: for the target logits, finite except at padding
+  const float* log_z_gradient;   // a: [B], for log Z, finite
+  const float* mean_gradient;    // m: [B], for the mean of all logits, finite; null: 0
   int64_t size;                  // B
   int64_t num_labels;            // K
-  bool rounds;                   // W, h and dL/do to bfloat16, for the products
+  bool rounds;                   // rounds W, h and dL/do to bfloat16 for the products
 };
 
 // With dL/do_ic = a_i exp(o_ic - log Z_i) + m_i / C + the target gradients of (i, c), sets
 // hidden_gradient [B, D] to dL/dh at the W before the step. Unless `updater` is null, updates every
 // row of W and b, once. The result does not depend on the number of workers.
 //
-// Cost: 6 B C D FLOP; W and its slots are read once. Memory: O(B D), for up to 64 sums, at most 32
-// MiB or 8 sums, which is also the most workers that have work; and up to 2 MiB, or some hundred
-// rows, a worker.
+// Cost: 6 B C D FLOP; W and its slots are read once. Memory: up to 64 partial sums of O(B D), at
+// most 32 MiB or 8 sums, which also limits the number of workers; and up to 2 MiB, or some hundred
+// rows, per worker.
 //
-// REQUIRES: `weights` are those of `rows`.
+// REQUIRES: `weights` belong to `rows`.
 void SoftmaxUpdate(const LayerWeights& weights, const LayerRows& rows, const SoftmaxBatch& batch,
                    const RowUpdater* updater, const Execution& execution, float* hidden_gradient);
 

@@ -116,7 +116,7 @@ void AddProduct(LeftFactor<Element> left, int64_t n, int64_t depth, const Elemen
   }
 }
 
-// Turns logits of a slab into gradients, for vector v of a panel. Terms are those of its classes.
+// Turns logits of a slab into gradients, for vector v of a panel. Terms belong to its classes.
 void ToGradients(const SoftmaxUpdatePass& pass, const HiddenPanel& panel, int v, int64_t first,
                  int num_rows, const LabelTerm* terms, const LabelTerm* terms_end, Slab* slab) {
   const int64_t lane = panel.first_lane + v * kLanes;

@@ -17,8 +17,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// How many classes a worker takes at a time. It depends on the problem alone, because the partition
-// function is summed chunk by chunk.
+// The number of classes that a worker processes at a time. It depends only on the problem, because
+// the partition function is summed chunk by chunk.
 int64_t ClassesOfChunk(int64_t num_classes, int64_t batch) {
   constexpr int64_t kSmallest = 480;  // a multiple of every tile, like 96
   const int64_t most_chunks =

@@ -17,16 +17,16 @@ namespace tfx::core {
 
 struct StreamedLogitsInputs {
   const float* hidden;    // h: [B, D]
-  LayerWeights weights;   // the rows of W [C, D] that are here, and b
-  bool rounds;            // W and h to bfloat16, for products that are summed in float
+  LayerWeights weights;   // the rows of W [C, D] on this worker, and b
+  bool rounds;            // rounds W and h to bfloat16, for products summed in float
   const int64_t* labels;  // [B, K], padded with -1
   int64_t batch;          // B
   int64_t num_labels;     // K
   int64_t k;
-  ClassShard shard;            // which classes the rows of W are
-  const float* target_scores;  // [B, K]: the labels' logits, where shards find them; or null
-  const KeepRule* keep;        // what is kept of the softmax; or null: nothing
-  const ClassFilter* filter;   // which classes may be among the best k; or null: all
+  ClassShard shard;            // the classes of the rows of W
+  const float* target_scores;  // [B, K]: logits of labels, if computed by shards; or null
+  const KeepRule* keep;        // the selection of softmax entries; or null: none
+  const ClassFilter* filter;   // the classes that may be among the best k; or null: all
 };
 
 struct StreamedLogitsOutputs {
@@ -35,21 +35,21 @@ struct StreamedLogitsOutputs {
   int64_t* target_ranks;    // [B, K]: among these classes; or null
   float* top_scores;        // [B, k]
   int64_t* top_ids;         // [B, k]
-  KeptProbabilities* kept;  // where `keep` is given: all but labels
+  KeptProbabilities* kept;  // if `keep` is given: all except labels
 };
 
 // Fills the outputs. The result depends neither on the number of workers nor on their order.
 //
-// Classes that are those of a shard: ids, and ties among equal logits, are those of the whole
-// layer. The logit of another shard's label is 0, and its rank is -1 unless target scores are
-// given. With these, ranks are the number of classes here that rank above the scores, and add up
-// over shards; a label never ranks above itself, however its score was rounded.
+// With a shard of classes, ids and ties refer to the whole layer. The logit of another shard's
+// label is 0, and its rank is -1 unless target scores are given. With target scores, ranks are the
+// number of this shard's classes that rank above the scores, and add up over shards; a label never
+// ranks above itself, for any rounding of its score.
 //
-// Where fewer than k classes may be among the best, -infinity and -1 follow. The logsumexp is that
-// of all classes in any case.
+// If fewer than k classes may be among the best, -infinity and -1 follow. The logsumexp is always
+// over all classes.
 //
 // NaN: the logsumexp is NaN if a logit of the example is, else +infinity if one is; it is -infinity
-// if all are and where C = 0. For ranks and the best k, a NaN logit counts as -infinity.
+// if all are, or if C = 0. For ranks and the best k, a NaN logit counts as -infinity.
 //
 // Cost: 2 B C D FLOP; W is read from memory once; memory
 // O(B (D + E + num_workers (K + k)) + num_chunks B), with at most 256 chunks and B num_chunks of

@@ -160,7 +160,7 @@ bool MayBeFound(const RowFilter& filter, int64_t example, int32_t row) {
   }
   const int32_t* first = filter.excluded + example * filter.num_excluded;
   int64_t size = filter.num_excluded;
-  while (size > 0) {  // the first one that is not below the row
+  while (size > 0) {  // the first that is not below the row
     const int64_t half = size / 2;
     const bool is_below = first[half] < row;
     first = is_below ? first + half + 1 : first;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of streamed_logits that is compiled once an instruction set, and the plain structs that
+// The part of streamed_logits that is compiled once per instruction set, and the plain structs that
 // it shares with core/streamed_logits.cc.
 //
 // A panel has `panel_lanes` examples; the last one may be narrower. Arrays "by lane" have
@@ -21,41 +21,41 @@
 namespace tfx::core {
 
 struct Panel : HiddenPanel {
-  int64_t num_slots;          // the most labels that an example of the panel has
-  const float* target_keys;   // [K, lanes]: order keys of the target logits; +inf where none
-  const int32_t* target_ids;  // [K, lanes]: the row of the label, or the next; -1 where none
-  const uint32_t* keys;       // [lanes]: random, one an example; null if no logits are kept
+  int64_t num_slots;          // the largest number of labels of an example in the panel
+  const float* target_keys;   // [K, lanes]: order keys of the target logits; +inf: none
+  const int32_t* target_ids;  // [K, lanes]: the row of the label, or the next; -1: none
+  const uint32_t* keys;       // [lanes]: random, one per example; null if no logits are kept
 };
 
-// What all workers read.
+// The inputs of all workers.
 struct StreamedLogitsPass {
   const Panel* panels;
   int64_t num_panels;
   LogitRows layer;
   int64_t num_labels;  // K
   int64_t k;
-  bool keeps;               // some logits
+  bool keeps;               // whether logits are kept
   float epsilon;            // see core/kept_logits.h
   int64_t first_class;      // the class of row 0
   int64_t class_stride;     // from row to row
   const RowFilter* filter;  // or null
 };
 
-// What one worker collects over the chunks of classes that it gets, in rising order.
+// The results of one worker over its chunks of classes, in rising order.
 struct StreamedLogitsWorker {
   int64_t classes_seen;  // in earlier chunks
-  int64_t skipped;       // classes below the current chunk that other workers got
+  int64_t skipped;       // classes below the current chunk that belong to other workers
   int32_t* counts;       // [lanes, K] by panel as [K, lanes]: classes above each target
   ScoredClass* heaps;    // [B, k]
   float* thresholds;     // by lane: order key of the worst class in a full heap
-  int64_t* sizes;        // by lane, of heaps; null without a filter, where they follow from classes
-  uint32_t* unfilled;    // by vector of lanes: those whose heap has room; likewise
-  float* lost;           // by lane: what rounding took from the sum of the chunk
-  float* rows;           // [rows_of_block, D]: rows that are not multiplied as they are in memory
+  int64_t* sizes;        // by lane, of heaps; null without a filter
+  uint32_t* unfilled;    // by vector of lanes: lanes whose heap has room; likewise
+  float* lost;           // by lane: rounding error of the sum of the chunk
+  float* rows;           // [rows_of_block, D]: rows that are converted for products
   float* biases;         // [rows_of_block]
-  // Where logits are kept:
+  // If logits are kept:
   const float* bounds;   // by lane: a lower bound of log Z
-  uint32_t* class_keys;  // [rows_of_block]: random, one a class
+  uint32_t* class_keys;  // [rows_of_block]: random, one per class
   KeptLogits* kept;
 };
 
@@ -69,19 +69,19 @@ struct StreamedLogitsIsa {
   int32_t vector_lanes;
   int32_t panel_lanes;
 
-  // Rows of W that are worked on at a time.
+  // Rows of W that are processed at a time.
   int64_t (*rows_of_block)(int64_t width);
 
-  // Fills `to`, room for [D, lanes] floats, with the transposed rows of a panel, which are
-  // `rounded` or not, and 0 beyond its examples.
+  // Fills `to`, with room for [D, lanes] floats, with the transposed rows of a panel, `rounded` or
+  // not, and 0 beyond its examples.
   void (*pack_panel)(const HiddenPanel& panel, int64_t width, bool rounded, float* to);
 
-  // The logit of class `id` for one lane of a panel, bit by bit as `chunk` computes it.
+  // The logit of class `id` for one lane of a panel, bit for bit as in `chunk`.
   // REQUIRES: 0 <= id < C; scratch has room for D floats.
   float (*target_logit)(const StreamedLogitsPass& pass, const Panel& panel, int32_t lane,
                         int64_t id, float* scratch);
 
-  // Adds classes [begin, end) to what `worker` has and sets `sums` to the sums of the chunk.
+  // Adds classes [begin, end) to the results of `worker` and sets `sums` to the sums of the chunk.
   // REQUIRES: 0 <= begin < end <= C; begin is above all classes that the worker has seen.
   void (*chunk)(const StreamedLogitsPass& pass, int64_t begin, int64_t end,
                 StreamedLogitsWorker* worker, ChunkSums sums);

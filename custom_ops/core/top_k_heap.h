@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The best k classes of an example, kept in a heap while classes stream by.
+// The best k classes of an example, kept in a heap during a pass over classes.
 
 #ifndef TFX_LARGEOUT_CORE_TOP_K_HEAP_H_
 #define TFX_LARGEOUT_CORE_TOP_K_HEAP_H_
@@ -14,7 +14,7 @@ struct ScoredClass {
   int32_t id;
 };
 
-// What scores are ordered by: the score, and -infinity for NaN.
+// The order key of a score: -infinity for NaN, else the score.
 float OrderKey(float score);
 
 // True if a ranks above b: a higher score, or the same score and a lower id. NaN counts as

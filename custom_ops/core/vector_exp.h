@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// exp of a vector of floats that are not above 0, for sources compiled once an instruction set.
+// exp of a vector of floats that are not above 0, for sources compiled once per instruction set.
 
 #ifndef TFX_LARGEOUT_CORE_VECTOR_EXP_H_
 #define TFX_LARGEOUT_CORE_VECTOR_EXP_H_
@@ -9,9 +9,9 @@
 
 namespace tfx::core::TFX_ISA {
 
-// exp(x), within 2 units in the last place where x > -87; falls to 0 below that; NaN for NaN.
-// x = n log 2 + r with |r| <= log(2) / 2; exp(r) is the polynomial of degree 6 with the smallest
-// largest relative error, 4e-9.
+// exp(x), within 2 units in the last place for x > -87; falls to 0 below that; NaN for NaN. x = n
+// log 2 + r with |r| <= log(2) / 2; exp(r) is the polynomial of degree 6 with the smallest largest
+// relative error, 4e-9.
 // REQUIRES: no element of x is above 0.
 TFX_INLINE Floats ExpOfNonPositive(Floats x) {
   constexpr float kLog2e = 1.44269504089f;

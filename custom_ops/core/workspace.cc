@@ -63,7 +63,7 @@ void Workspace::GoBackTo(const Place& place) {
 }
 
 void Workspace::EndCall() {
-  if (ranges_.size() > 1) return FreeRanges();  // the next call has one that is large enough
+  if (ranges_.size() > 1) return FreeRanges();  // the next call gets a sufficient single range
   if (++calls_ < kCallsOfWindow) return;
   if (!ranges_.empty()) Shrink(&ranges_[0], most_in_use_);
   calls_ = 0;

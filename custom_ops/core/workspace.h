@@ -11,16 +11,16 @@
 
 namespace tfx::core {
 
-// Memory that is kept from one call to the next: pages that the system has just given are slow.
+// Memory that is kept between calls: new pages from the system are slow.
 //
-// It is one range of addresses, used from its beginning, of which the system gives a page when it
-// is first written. So the bytes held are the most that were in use at once, whatever shapes came
-// in which order. A call that does not fit begins a second range, and gives back what it does not
-// use of the first; the next call has a single one, with room to grow. What kCallsOfWindow calls in
-// a row have not needed is given back.
+// It is one range of addresses, used from its beginning; the system allocates a page when it is
+// first written. So the memory held is the peak use, for any order of shapes. A call that does not
+// fit starts a second range, and frees the unused part of the first; the next call has a single
+// range, with room to grow. Memory that was not needed in kCallsOfWindow consecutive calls is
+// freed.
 class Workspace {
  public:
-  // What is taken while a Scope lives goes back when it ends. A call is the outermost one.
+  // Memory taken while a Scope lives is returned when it ends. A call is the outermost scope.
   class Scope {
    public:
     explicit Scope(Workspace& workspace) : workspace_(workspace), at_(workspace.at_) {}
@@ -33,9 +33,9 @@ class Workspace {
 
     Workspace& workspace_;
     const struct Place {
-      size_t range;    // the one that is being used, or the number of ranges
-      int64_t used;    // of that
-      int64_t in_use;  // of all
+      size_t range;    // the range in use, or the number of ranges
+      int64_t used;    // in this range
+      int64_t in_use;  // in all ranges
     } at_;
   };
 
@@ -60,7 +60,7 @@ class Workspace {
     return reinterpret_cast<T*>(begin);
   }
 
-  // Bytes of the pages that were in use and not given back since.
+  // Bytes of the pages that were used and not freed since.
   int64_t held() const;
 
   static constexpr int kCallsOfWindow = 64;
@@ -85,8 +85,8 @@ class Workspace {
 
   std::vector<Range> ranges_;
   Place at_ = {0, 0, 0};
-  int64_t most_in_use_ = 0;  // since the window began
-  int calls_ = 0;            // of the window
+  int64_t most_in_use_ = 0;  // since the start of the window
+  int calls_ = 0;            // in the window
 };
 
 }  // namespace tfx::core

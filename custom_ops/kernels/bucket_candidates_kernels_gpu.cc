@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Candidates from buckets on a GPU. The host waits once, for what is refused.
+// Candidates from buckets on a GPU. The host waits once, for the faults.
 
 #include "core/gpu/bucket_candidates.h"
 #include "kernels/bucket_candidates_op.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the op on buckets is on all devices: its attributes, shapes and errors.
+// The op on buckets on all devices: its attributes, shapes and errors.
 
 #ifndef TFX_LARGEOUT_KERNELS_BUCKET_CANDIDATES_OP_H_
 #define TFX_LARGEOUT_KERNELS_BUCKET_CANDIDATES_OP_H_
@@ -19,18 +19,18 @@ class BucketCandidatesCall {
 
   explicit BucketCandidatesCall(tensorflow::OpKernelConstruction* context);
 
-  // Sets *queries, but for rotations. Looks at shapes, and at no number but the budget.
+  // Sets *queries, except for rotations. Checks shapes, and of numbers only the budget.
   absl::Status GetQueries(tensorflow::OpKernelContext* context, const core::HashTables& tables,
                           core::BucketQueries* queries) const;
 
-  // *marks becomes null where they are not asked for.
+  // *marks becomes null if they are not requested.
   absl::Status AllocateOutputs(tensorflow::OpKernelContext* context,
                                const core::BucketQueries& queries, int64_t** ids,
                                int64_t** marks) const;
 
   bool own() const { return own_; }
 
-  // What is refused.
+  // The errors.
   static absl::Status CodeError(int64_t buckets_of_range, int32_t got);
   static absl::Status OrderError(int64_t num_tables, int64_t place, int32_t got);
   static absl::Status RotationError(int64_t place, int64_t got);

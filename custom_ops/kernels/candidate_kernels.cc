@@ -16,8 +16,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Refuses what doesn't fit, and numbers out of range. Below some work, a second thread costs more
-// than it saves.
+// Returns an error for arguments that don't fit, and for numbers out of range. For little work, a
+// second thread costs more than it saves.
 absl::Status CheckInputs(const CandidateInputs& inputs, const core::LayerWeights& weights,
                          core::Execution* execution) {
   constexpr double kSmallLogitsFlop = 1e6;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ops on labels and candidates are on every device: their arguments and results as core
-// takes them, and what they demand of shapes. Looks at no number in a tensor.
+// The ops on labels and candidates on every device: their arguments and results in the form for
+// core, and checks of shapes. Values in tensors are not read.
 
 #ifndef TFX_LARGEOUT_KERNELS_CANDIDATE_OP_H_
 #define TFX_LARGEOUT_KERNELS_CANDIDATE_OP_H_
@@ -15,12 +15,12 @@
 
 namespace tfx {
 
-// Refuses a batch that doesn't fit itself, or a layer of a width.
+// Returns an error if the shapes of a batch don't fit together, or don't fit the width of a layer.
 absl::Status CheckBatchShapes(const tensorflow::Tensor& hidden, const tensorflow::Tensor& labels,
                               const tensorflow::Tensor& candidates, int64_t width);
 
-// Hidden, labels and candidates are three inputs in a row, from `first` on. In an update come the
-// gradients of the logits, the learning rate and the rule behind.
+// Hidden, labels and candidates are three consecutive inputs, from `first` on. In an update, the
+// gradients of the logits, the learning rate and the rule follow.
 struct CandidateInputs {
   const tensorflow::Tensor& hidden;
   const tensorflow::Tensor& labels;
@@ -34,7 +34,7 @@ struct CandidateInputs {
         gradients(first + 3),
         learning_rate(first + 5) {}
 
-  // Refuses a batch that doesn't fit a layer of a width.
+  // Returns an error if a batch doesn't fit the width of a layer.
   absl::Status CheckShapes(int64_t width) const {
     return CheckBatchShapes(hidden, labels, candidates, width);
   }
@@ -45,7 +45,7 @@ struct CandidateInputs {
 
   core::CandidateBatch Batch() const;
 
-  // Refuses gradients that have another shape than labels [N, K] and logits [N, S].
+  // Returns an error if gradients don't have the shapes of labels [N, K] and logits [N, S].
   absl::Status GetGradients(tensorflow::OpKernelContext* context,
                             core::CandidateGradients* of_logits) const;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ops on labels and candidates have refused on a GPU, as errors of later ops: the host looks
-// at what has come from the device so far, and does not wait.
+// Faults that ops on labels and candidates found on a GPU, as errors of later ops: the host reads
+// the reports that have arrived so far, and does not wait.
 
 #ifndef TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_GPU_H_
 #define TFX_LARGEOUT_KERNELS_CANDIDATE_REFUSALS_GPU_H_
@@ -15,18 +15,18 @@
 
 namespace tfx {
 
-// Those of a device, as long as it is there.
+// The faults of a device, while it exists.
 class CandidateRefusals : public tensorflow::ResourceBase {
  public:
-  // The error for the first thing that ops of the device have refused, if it has come by now. Then
-  // it is forgotten, for which the host waits.
+  // The error for the first fault of the device's ops, if it has arrived. It is then reset, for
+  // which the host waits.
   static absl::Status Earlier(tensorflow::OpKernelContext* context);
 
-  // Gives those of an op's device.
+  // Returns the faults of an op's device.
   static absl::Status Of(tensorflow::OpKernelContext* context,
                          tensorflow::core::RefCountPtr<CandidateRefusals>* refusals);
 
-  // Begins to find what is wrong, into *fault in the memory of the device, and to bring it here.
+  // Starts to find the fault, into *fault in the memory of the device, and to copy it to the host.
   absl::Status Find(tensorflow::OpKernelContext* context,
                     const core::gpu::CandidateNumbers& numbers, core::gpu::CandidateFault* fault);
 

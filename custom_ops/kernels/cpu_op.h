@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every op on the processor begins with.
+// The common part of all ops on the processor.
 
 #ifndef TFX_LARGEOUT_KERNELS_CPU_OP_H_
 #define TFX_LARGEOUT_KERNELS_CPU_OP_H_
@@ -18,7 +18,7 @@
 
 namespace tfx {
 
-// What run() returns, or what has become of an exception: none gets into TensorFlow.
+// The status of run(), or of its exception: no exception may reach TensorFlow.
 template <typename Run>
 absl::Status WithoutExceptions(tensorflow::OpKernelContext* context, const Run& run) {
   const auto out_of_memory = [&](const std::string& bytes) {
@@ -38,9 +38,9 @@ absl::Status WithoutExceptions(tensorflow::OpKernelContext* context, const Run& 
   }
 }
 
-// Calls run(execution), which returns a status, with what an op runs on in one call: the
-// instruction set of this process, TensorFlow's pool, and memory that goes back afterwards. It may
-// throw what memory that can't be had throws, as long as it has changed no variable.
+// Calls run(execution), which returns a status, with the resources of one call: the instruction set
+// of this process, TensorFlow's pool, and memory that is returned afterwards. It may throw
+// out-of-memory exceptions as long as it has changed no variable.
 template <typename Run>
 absl::Status RunOnCpu(tensorflow::OpKernelContext* context, const Run& run) {
   return WithoutExceptions(context, [&] {
@@ -48,7 +48,7 @@ absl::Status RunOnCpu(tensorflow::OpKernelContext* context, const Run& run) {
     std::string error;
     if (!core::ChooseInstructionSet(&set, &error)) return InvalidArgument(error);
     const auto* device_threads = context->device()->tensorflow_cpu_worker_threads();
-    // Throws what work has thrown.
+    // Rethrows an exception of the work.
     const core::ParallelFor pool = [pool = device_threads->workers](
                                        int64_t n, const std::function<void(int64_t, int64_t)>& work,
                                        int64_t cost) {
@@ -65,7 +65,7 @@ absl::Status RunOnCpu(tensorflow::OpKernelContext* context, const Run& run) {
   });
 }
 
-// An op whose calls may run side by side.
+// An op whose calls may run concurrently.
 class CpuOp : public tensorflow::OpKernel {
  public:
   using tensorflow::OpKernel::OpKernel;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An address on the op's device, which TensorFlow 2.21 has given another name.
+// An address on the op's device; TensorFlow 2.21 renamed the type.
 
 #ifndef TFX_LARGEOUT_KERNELS_DEVICE_ADDRESS_H_
 #define TFX_LARGEOUT_KERNELS_DEVICE_ADDRESS_H_

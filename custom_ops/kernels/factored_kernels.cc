@@ -47,7 +47,7 @@ class FactoredOp : public CpuOp {
     return state.slot_rows[slot] > 0 ? absl::OkStatus() : EmptySlotError(id, slot);
   }
 
-  // Refuses hidden and labels that don't fit the state, and numbers that are not finite.
+  // Returns an error if hidden and labels don't fit the state, or a number is not finite.
   static absl::Status CheckBatch(tf::OpKernelContext* context, const core::FactoredState<T>& state,
                                  const core::DenseExecution<T>& execution) {
     const tf::Tensor& labels = context->input(kFirstInput + 1);
@@ -178,7 +178,7 @@ class FactoredSettleOp : public FactoredOp<T> {
   }
 
  private:
-  // Refuses a row_slot or slot_rows that is wrong anywhere.
+  // Returns an error if row_slot or slot_rows is wrong anywhere.
   static absl::Status CheckAllRows(const core::FactoredState<T>& state) {
     std::vector<int64_t> rows(256, 0);
     for (int64_t id = 0; id < state.num_classes; ++id) ++rows[state.row_slot[id]];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ops of a step of a factored layer on a GPU. The host waits once in an update, for what is
-// refused and how the step ends.
+// The ops of a step of a factored layer on a GPU. The host waits once in an update, for the verdict
+// of the step.
 
 #include <cstdint>
 

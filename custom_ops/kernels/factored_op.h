@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ops on a factored layer are on every device: what they demand of the shapes and types of
-// their arguments, and these and their results as core takes them. Nothing here looks at a number
-// in a tensor.
+// The ops on a factored layer on every device: checks of the shapes and types of their arguments,
+// and arguments and results in the form for core. Values in tensors are not read.
 
 #ifndef TFX_LARGEOUT_KERNELS_FACTORED_OP_H_
 #define TFX_LARGEOUT_KERNELS_FACTORED_OP_H_
@@ -34,15 +33,16 @@ enum FactoredVariable {
 
 constexpr int kFirstInput = kNumFactoredVariables;  // of an op, after the variables
 
-// Looks up the variables and locks them, exclusively where the op changes them. Refuses those that
-// don't fit each other, or have another type than dtype.
+// Looks up the variables and locks them, exclusively if the op changes them. Returns an error if
+// they don't fit together, or have another type than dtype.
 absl::Status LockFactored(tensorflow::OpKernelContext* context, tensorflow::DataType dtype,
                           bool changes, LockedVariables* variables);
 
-// Gives those variables a buffer of their own that hold where rows are.
+// Gives the variables with the slots of rows separate buffers.
 absl::Status OwnFactoredRows(LockedVariables* variables);
 
-// Refuses hidden and labels, the first inputs, that don't fit each other, or a layer of a width.
+// Returns an error if hidden and labels, the first inputs, don't fit together, or don't fit the
+// width of a layer.
 absl::Status CheckFactoredBatch(tensorflow::OpKernelContext* context, int64_t width);
 
 // The inputs of an update between the labels and the rates, in their order.
@@ -50,8 +50,8 @@ constexpr const char* kFactoredGradients[] = {"gram_hidden", "u_hidden", "g_targ
                                               "g_sum"};
 constexpr int kLearningRateInput = kFirstInput + 7, kWeightDecayInput = kFirstInput + 8;
 
-// Refuses inputs of an update, which are hidden, labels, kFactoredGradients and two rates, where
-// the shapes of gradients and rates don't fit.
+// Returns an error if the shapes of gradients and rates don't fit. The inputs of an update are
+// hidden, labels, kFactoredGradients and two rates.
 absl::Status CheckFactoredGradients(tensorflow::OpKernelContext* context);
 
 // The attributes of an update.
@@ -62,7 +62,7 @@ struct FactoredUpdateAttributes {
   float max_condition;
 };
 
-// What is refused once numbers have been looked at, wherever they are.
+// Errors after the check of values, on any device.
 absl::Status CurrentSlotError(int64_t num_slots, int64_t slot);
 absl::Status SlotRowsError(int64_t num_classes, int64_t slot, int64_t rows);
 absl::Status SumOfSlotRowsError(int64_t num_classes, int64_t sum);
@@ -72,7 +72,7 @@ absl::Status LearningRateError(double learning_rate);
 absl::Status WeightDecayError(double learning_rate, double weight_decay);
 absl::Status DivergenceError(double learning_rate, double weight_decay, double lambda_max);
 
-// The variables as core takes them.
+// The variables in the form for core.
 // REQUIRES: LockFactored succeeded. They are valid until a variable gets another buffer.
 template <typename T>
 core::FactoredState<T> FactoredStateOf(const LockedVariables& variables) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every op on a GPU begins and ends with.
+// The common start and end of all ops on a GPU.
 
 #ifndef TFX_LARGEOUT_KERNELS_GPU_OP_H_
 #define TFX_LARGEOUT_KERNELS_GPU_OP_H_
@@ -20,14 +20,15 @@ struct CUstream_st;
 
 namespace tfx {
 
-// What core::gpu says, with what to do, and whether variables are as they were.
+// The status of a core::gpu error, with advice, and whether variables are unchanged.
 absl::Status StatusOf(const core::gpu::Error& error);
 
-// What an op ends with. Where TensorFlow had no memory for it, adds what StatusOf says of memory.
+// The final status of an op. If TensorFlow had no memory for it, adds the advice of StatusOf about
+// memory.
 // REQUIRES: the op changes no variable before it has all its memory.
 absl::Status Explained(const absl::Status& status);
 
-// An op whose calls may run side by side.
+// An op whose calls may run concurrently.
 class GpuOp : public tensorflow::OpKernel {
  public:
   using tensorflow::OpKernel::OpKernel;
@@ -37,12 +38,12 @@ class GpuOp : public tensorflow::OpKernel {
   }
 
  protected:
-  // Checks the arguments and begins the work.
+  // Checks the arguments and starts the work.
   virtual absl::Status Run(tensorflow::OpKernelContext* context) const = 0;
 };
 
-// What products are of: bfloat16 where factors are to be `rounded`, else float32, or TF32 where
-// this process has it on (Python: set_product_precision) at the time of the call.
+// The precision of products: bfloat16 if factors are to be `rounded`, else float32, or TF32 if this
+// process has enabled it (Python: set_product_precision) at the time of the call.
 inline core::gpu::Precision ProductPrecision(bool rounded) {
   if (rounded) return core::gpu::Precision::kBfloat16;
   return tensorflow::tensor_float_32_execution_enabled() ? core::gpu::Precision::kTf32
@@ -55,13 +56,13 @@ inline CUstream_st* StreamOf(tensorflow::OpKernelContext* context) {
   return static_cast<CUstream_st*>(handle.stream);
 }
 
-// Memory of the device, aligned to 16, for what the op begins.
+// Device memory, aligned to 16, for the work of the op.
 inline absl::Status AllocateScratch(tensorflow::OpKernelContext* context, int64_t bytes,
                                     tensorflow::Tensor* scratch) {
   return context->allocate_temp(tensorflow::DT_INT8, {bytes}, scratch);
 }
 
-// Waits until the stream has come to here, and for a copy of something on the device.
+// Waits until the stream has reached this point, and for a copy from the device.
 template <typename T>
 absl::Status CopyToHost(tensorflow::OpKernelContext* context, const T* from, T* to) {
   auto* stream = context->op_device_context()->stream();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arguments that ops on hash tables have in common.
+// Common arguments of ops on hash tables.
 
 #ifndef TFX_LARGEOUT_KERNELS_HASH_ARGUMENTS_H_
 #define TFX_LARGEOUT_KERNELS_HASH_ARGUMENTS_H_
@@ -17,34 +17,34 @@ namespace tfx {
 constexpr int64_t kMostBuckets = int64_t{1} << 24;
 constexpr const char* kRebuild = "; rebuild the index";
 
-// The attributes and inputs that make a hash family.
+// The attributes and inputs for a hash family.
 class HashFunctions {
  public:
   explicit HashFunctions(tensorflow::OpKernelConstruction* context);
 
-  // Sets *family to hash functions of vectors of a width, without radii. Looks at shapes alone.
+  // Sets *family to hash functions of vectors of a width, without radii. Checks only shapes.
   absl::Status Get(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
                    int64_t width, core::HashFamily* family) const;
 
  private:
-  // Looks at shapes alone.
+  // Checks only shapes.
   absl::Status CheckShapes(const tensorflow::Tensor& elements, const tensorflow::Tensor& planes,
                            int64_t width) const;
 
   int64_t num_tables_, hashes_per_table_, bins_;
 };
 
-// Looks at elements in host memory.
+// Checks elements in host memory.
 absl::Status CheckElements(const core::HashFamily& family);
 absl::Status CheckVectors(const tensorflow::Tensor& vectors);
 
-// What is refused.
+// The errors.
 absl::Status ElementError(const core::HashFamily& family, int64_t place, int32_t got);
 absl::Status VectorError(int64_t row);
 
-// Sets *tables to variables `first` and the next, entries and starts. Refuses those that are not
-// tables with `num_buckets` buckets (0: any number). Looks at shapes and types alone. Their numbers
-// are int32 in variables of uint32, as TensorFlow has no int32 variables on GPUs.
+// Sets *tables to variables `first` and the next, entries and starts. Returns an error if they are
+// not tables with `num_buckets` buckets (0: any number). Checks only shapes and types. Their
+// numbers are int32 in uint32 variables, as TensorFlow has no int32 variables on GPUs.
 absl::Status GetTables(const LockedVariables& variables, int first, int64_t num_buckets,
                        core::HashTables* tables);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The codes of vectors on a GPU. The host waits once, for what is refused.
+// The codes of vectors on a GPU. The host waits once, for the faults.
 
 #include "core/gpu/hash_codes.h"
 #include "kernels/gpu_op.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels of hash indexes find that is refused, as errors.
+// Faults found by kernels of hash indexes, as errors.
 
 #ifndef TFX_LARGEOUT_KERNELS_HASH_FAULTS_GPU_H_
 #define TFX_LARGEOUT_KERNELS_HASH_FAULTS_GPU_H_

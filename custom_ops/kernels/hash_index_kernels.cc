@@ -59,7 +59,7 @@ class HashIndexUpdateOp : public CpuOp {
     const core::RowTimes times = Call::Times(variables);
     const int64_t* rows = touched.flat<int64_t>().data();
     const int64_t num_rows = touched.NumElements();
-    // Marks stay where the update refuses what it finds: W has changed.
+    // Marks are kept if the update fails, since W has changed.
     if (arguments.begin == arguments.end) {
       core::Touch(rows, num_rows, arguments.now, times);
       return absl::OkStatus();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hash tables are brought up to date on a GPU. The host waits twice where there are tables to
-// write: for how many rows have changed, and for what is refused. Where it finds fault with what is
-// on the device, marks stay. A touched id that is no row is passed over.
+// Updates hash tables on a GPU. The host waits twice if there are tables to write: for the number
+// of changed rows, and for the faults. If there is a fault on the device, marks are kept. A touched
+// id that is not a row is skipped.
 
 #include "core/gpu/hash_tables.h"
 #include "kernels/gpu_op.h"

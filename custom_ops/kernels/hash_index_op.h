@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the op that brings hash tables up to date is on all devices: its attributes, shapes and
-// errors.
+// The op that updates hash tables, on all devices: its attributes, shapes and errors.
 
 #ifndef TFX_LARGEOUT_KERNELS_HASH_INDEX_OP_H_
 #define TFX_LARGEOUT_KERNELS_HASH_INDEX_OP_H_
@@ -35,7 +34,7 @@ class HashIndexCall {
 
   std::vector<std::string> Names() const;
 
-  // Looks at shapes and types, and at the numbers of `now` and `tables` alone.
+  // Checks shapes and types, and only the values of `now` and `tables`.
   absl::Status Get(tensorflow::OpKernelContext* context, const LockedVariables& variables,
                    Arguments* arguments) const;
 
@@ -48,7 +47,7 @@ class HashIndexCall {
   static core::RowTimes Times(const LockedVariables& variables);
   static int32_t* TouchedAt(const LockedVariables& variables);
 
-  // What is refused.
+  // The errors.
   static absl::Status RadiusError(int64_t place, float got);
   static absl::Status RowError(int64_t row);
   static absl::Status TableError(int64_t table);

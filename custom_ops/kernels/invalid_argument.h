@@ -8,7 +8,7 @@
 
 namespace tfx {
 
-// An error that says which argument breaks which rule, and the value received.
+// An error with the argument, the rule it breaks, and the value received.
 template <typename... Parts>
 absl::Status InvalidArgument(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));

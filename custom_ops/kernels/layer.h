@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A layer as ops get it, on every device: variables W, perhaps b, and the slots of an optimizer.
+// The inputs of ops for a layer, on every device: variables W, perhaps b, and slots of an
+// optimizer.
 
 #ifndef TFX_LARGEOUT_KERNELS_LAYER_H_
 #define TFX_LARGEOUT_KERNELS_LAYER_H_
@@ -18,16 +19,16 @@
 
 namespace tfx {
 
-// W and b, which are variables in a row.
+// W and b, two consecutive variables.
 class Layer {
  public:
   // Reads the attributes num_biases and dtype.
   absl::Status ReadAttributes(tensorflow::OpKernelConstruction* context);
 
-  // Of the variables, in the order of the inputs.
+  // The variables, in the order of the inputs.
   std::vector<std::string> Names() const;
 
-  // Refuses variables that are not those of one layer. Looks at shapes and types alone.
+  // Returns an error if variables don't form a layer. Checks only shapes and types.
   absl::Status CheckShapes(const LockedVariables& variables, int kernel = 0) const;
 
   core::LayerWeights Weights(const LockedVariables& variables, int kernel = 0) const;
@@ -39,22 +40,24 @@ class Layer {
   tensorflow::DataType dtype_;
 };
 
-// What ops that update a layer have in common: W, b and their slots, which are the first inputs,
-// and the rule of the step. Copies are cheap: a call sets one of its own.
+// The common part of ops that update a layer: W, b and their slots, which are the first inputs, and
+// the rule of the step. Copies are cheap: each call uses a copy.
 class LayerUpdate {
  public:
   // Reads the attributes of Layer, num_kernel_slots, num_bias_slots, method and update.
   absl::Status ReadAttributes(tensorflow::OpKernelConstruction* context);
 
-  // Locks all variables: shared, if the op only computes gradients. Refuses W and b that don't fit.
+  // Locks all variables: shared, if the op only computes gradients. Returns an error if W and b
+  // don't fit.
   absl::Status Lock(tensorflow::OpKernelContext* context, LockedVariables* variables) const;
 
-  // Takes the learning rate and the rule's numbers from two inputs in a row. Refuses them, or slots
-  // that don't fit, and changes nothing. On a GPU only the shape of the rate is looked at.
+  // Takes the learning rate and the rule's numbers from two consecutive inputs. Returns an error if
+  // they are invalid or slots don't fit, without changes. On a GPU only the shape of the rate is
+  // checked.
   absl::Status Set(tensorflow::OpKernelContext* context, const LockedVariables& variables,
                    int learning_rate);
 
-  // Gives the variables buffers of their own, unless the op only computes gradients.
+  // Gives the variables separate buffers, unless the op only computes gradients.
   // REQUIRES: Set succeeded.
   absl::Status Own(LockedVariables* variables) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a row-sparse optimizer does, and the variables that it does it to, as ops get them.
+// The step of a row-sparse optimizer and its variables, as inputs of ops.
 
 #ifndef TFX_LARGEOUT_KERNELS_ROW_RULE_H_
 #define TFX_LARGEOUT_KERNELS_ROW_RULE_H_
@@ -20,19 +20,20 @@ namespace tfx {
 // The error for a learning rate that is out of range.
 absl::Status RateError(double weight_decay, float learning_rate);
 
-// A rule: the method of an op, with the numbers that it got for this step. Copies are cheap.
+// A rule: the method of an op, with the numbers for this step. Copies are cheap.
 class RowRule {
  public:
   // `method` is "sgd", "adagrad" or "adam"; `numbers` are weight_decay, clip_norm and the method's
-  // hyperparameters, and maybe the options of TfxRowUpdate, which OnGpu has none of. Refuses
-  // numbers and rates out of range. Of a rate that is on a device, for OnGpu, only the shape is
-  // looked at.
+  // hyperparameters, and maybe the options of TfxRowUpdate, which OnGpu does not have. Returns an
+  // error if numbers or rates are out of range. For OnGpu, with the rate on the device, only its
+  // shape is checked.
   absl::Status Set(const std::string& method, const tensorflow::Tensor& numbers,
                    const tensorflow::Tensor& learning_rate, bool rate_is_on_host = true);
 
   int NumSlots() const { return static_cast<int>(Slots().size()); }
 
-  // Refuses slots, variables [first_slot, first_slot + num_slots), that are not those of a weight.
+  // Returns an error if variables [first_slot, first_slot + num_slots) are not the slots of a
+  // weight.
   absl::Status CheckSlots(const LockedVariables& variables, int weight, int first_slot,
                           int num_slots) const;
 
@@ -48,20 +49,20 @@ class RowRule {
   }
 
  private:
-  // What a slot is. kMoment: a number a weight, maybe in bfloat16; kOfRow: a number a row.
+  // The kind of a slot. kMoment: a number per weight, maybe in bfloat16; kOfRow: a number per row.
   enum class Slot { kSum, kMoment, kOfRow, kAge, kError };
 
   std::vector<Slot> Slots() const;
 
-  // Refuses options of numbers [first, first + kNumOptions) that are out of range.
+  // Returns an error if options in numbers [first, first + kNumOptions) are out of range.
   absl::Status SetOptions(const double* numbers);
 
   double weight_decay_, beta_1_, beta_2_;
   uint64_t key_ = 0;      // of the random bits of this step
-  int64_t variable_ = 0;  // of the weights of these bits; of b, 1 more
+  int64_t variable_ = 0;  // of these weights; for b, 1 more
   core::ClassShard shard_ = {0, 1, 0};
   core::RowStep step_;
-  std::shared_ptr<const core::AdamCorrection> correction_;  // of Adam alone
+  std::shared_ptr<const core::AdamCorrection> correction_;  // only for Adam
 };
 
 }  // namespace tfx

@@ -19,7 +19,7 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Refuses ids that come up twice.
+// Returns an error for repeated ids.
 absl::Status CheckUnique(const int64_t* ids, int64_t n, int64_t num_rows,
                          const core::Execution& execution) {
   const core::Workspace::Scope scope(execution.workspace);

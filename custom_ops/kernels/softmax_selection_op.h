@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the op of the choice of softmax entries is on every device.
+// The op that selects softmax entries, on every device.
 
 #ifndef TFX_LARGEOUT_KERNELS_SOFTMAX_SELECTION_OP_H_
 #define TFX_LARGEOUT_KERNELS_SOFTMAX_SELECTION_OP_H_
@@ -14,14 +14,14 @@
 
 namespace tfx {
 
-// The arguments of one call, which fit each other. No number on the device has been looked at.
+// The arguments of one call, with consistent shapes. Values on the device are not checked.
 struct SoftmaxSelectionArguments {
   LockedVariables variables;
-  core::StreamedLogitsInputs inputs;  // but for `keep`
-  core::KeepRule rule;                // but for its seed; none is kept if num_expected is 0
+  core::StreamedLogitsInputs inputs;  // except for `keep`
+  core::KeepRule rule;                // except for its seed; nothing is kept if num_expected is 0
   int64_t num_classes;                // of the layer
   const tensorflow::Tensor *hidden, *labels, *seed;
-  core::StreamedLogitsOutputs outputs;  // those that don't depend on what is kept
+  core::StreamedLogitsOutputs outputs;  // outputs that don't depend on the kept entries
 };
 
 class SoftmaxSelectionCall {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the op of the backward step over all classes is on every device.
+// The op of the backward step over all classes, on every device.
 
 #ifndef TFX_LARGEOUT_KERNELS_SOFTMAX_UPDATE_OP_H_
 #define TFX_LARGEOUT_KERNELS_SOFTMAX_UPDATE_OP_H_
@@ -12,16 +12,16 @@
 
 namespace tfx {
 
-// Copies are cheap: a call locks one of its own.
+// Copies are cheap: each call locks a copy.
 class SoftmaxUpdateArguments : public LayerUpdate {
  public:
   absl::Status ReadAttributes(tensorflow::OpKernelConstruction* context);
 
-  // Locks the variables and refuses arguments that don't fit each other. Looks at no number on a
-  // GPU, nor at others of the batch.
+  // Locks the variables and returns an error if arguments don't fit together. Does not read values
+  // on a GPU, or of the batch.
   absl::Status Lock(tensorflow::OpKernelContext* context, LockedVariables* variables);
 
-  // Of the inputs after the variables, in their order.
+  // The inputs after the variables, in order.
   enum Input {
     kHidden,
     kLabels,

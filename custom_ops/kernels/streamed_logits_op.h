@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ops on the logits of all classes are on every device: their arguments and results as core
-// takes them. Nothing here looks at a number on the device.
+// The ops on the logits of all classes, on every device: their arguments and results in the form
+// for core. Values on the device are not read.
 
 #ifndef TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_OP_H_
 #define TFX_LARGEOUT_KERNELS_STREAMED_LOGITS_OP_H_
@@ -15,26 +15,26 @@
 
 namespace tfx {
 
-// Sets *inputs to those of a whole layer, of which W and b are of one type. `bias` and
-// `target_scores` may be empty: there are none. Refuses arguments that don't fit each other.
+// Sets *inputs for a whole layer; W and b have one type. `bias` and `target_scores` may be empty:
+// there are none. Returns an error if arguments don't fit together.
 absl::Status GetStreamedLogits(const tensorflow::Tensor& hidden, const tensorflow::Tensor& kernel,
                                const tensorflow::Tensor& bias, const tensorflow::Tensor& labels,
                                const tensorflow::Tensor& target_scores, int64_t k,
                                core::StreamedLogitsInputs* inputs);
 
-// Reads which classes of a layer the rows of a matrix are from three scalars, inputs `input` and
-// the next two of an op: first_class, class_stride and num_classes. Refuses them if the last row
-// would be no class of the layer.
+// Reads the classes of the rows of a matrix from three scalars, inputs `input` and the next two of
+// an op: first_class, class_stride and num_classes. Returns an error if the last row is not a class
+// of the layer.
 absl::Status GetClassShard(tensorflow::OpKernelContext* context, int input, int64_t num_rows,
                            core::ClassShard* shard, int64_t* num_classes);
 
-// What the op of streamed logits is, with W as a tensor or as a variable.
+// The op of streamed logits, with W as a tensor or as a variable.
 class StreamedLogitsCall {
  public:
   explicit StreamedLogitsCall(tensorflow::OpKernelConstruction* context);
 
-  // Gets the arguments and the number of classes of the layer. A variable is locked as long as
-  // *variables lives; on a GPU what updates it comes behind on the same stream.
+  // Gets the arguments and the number of classes of the layer. A variable is locked while
+  // *variables lives; on a GPU its updates come later on the same stream.
   absl::Status Get(tensorflow::OpKernelContext* context, LockedVariables* variables,
                    core::StreamedLogitsInputs* inputs, int64_t* num_classes) const;
 

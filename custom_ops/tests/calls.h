@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls of algorithms with all that they need, on as many examples of a batch as wanted: for tests
-// of the memory that they take.
+// Calls of algorithms with all their inputs, on any number of examples of a batch: for tests of
+// their memory.
 
 #ifndef TFX_LARGEOUT_TESTS_CALLS_H_
 #define TFX_LARGEOUT_TESTS_CALLS_H_
@@ -27,7 +27,7 @@ namespace tfx::core {
 
 constexpr RowStep kSgd = {RowMethod::kSgd, 1e-3f, 1, INFINITY, 0, 0, 1, 1, 0, false};
 
-// W and b of a problem, which a step changes.
+// W and b of a problem, changed by a step.
 template <typename Problem>
 LayerRows RowsOf(Problem& problem, int64_t width) {
   return {{problem.kernel.data(), false, width, {nullptr, nullptr}, nullptr},
@@ -164,7 +164,7 @@ struct HashCalls {
   int64_t moved = 0;
 };
 
-// Draws of classes, of which each pair of words has one.
+// Draws of classes; each pair of words has one class.
 struct DrawCalls {
   DrawCalls(int64_t num_words, int64_t batch, int64_t num_draws)
       : num_words(num_words),

@@ -19,10 +19,9 @@ struct CandidateSizes {
   int64_t classes, width, batch, labels, candidates;
 };
 
-// Ids repeat, and some are -1; what stands there in gradients is NaN.
+// Ids repeat, and some are -1; gradients are NaN there.
 struct CandidateProblem {
-  // `scale`: of whole numbers in [-2, 2], whose sums are exact; or, if it is 0, of numbers in
-  // (-1, 1).
+  // `scale`: factor of integers in [-2, 2], whose sums are exact; or 0: numbers in (-1, 1).
   CandidateProblem(const CandidateSizes& sizes, bool own, double padding, float scale, int seed)
       : size(sizes), is_own(own) {
     std::mt19937 random(seed);
@@ -52,7 +51,7 @@ struct CandidateProblem {
     MarkPadding();
   }
 
-  // Sets gradients that nobody may read to NaN.
+  // Sets gradients that must not be read to NaN.
   void MarkPadding() {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const auto is_class = [&](int64_t id) { return id >= 0 && id < size.classes; };
@@ -64,7 +63,7 @@ struct CandidateProblem {
     }
   }
 
-  // The batch of arrays that a pointer is asked for by `of`.
+  // The batch, with the pointers of arrays from `of`.
   template <typename Of>
   core::CandidateBatch Batch(Of&& of) const {
     return {of(hidden), of(labels),  of(candidates), is_own,
@@ -78,7 +77,7 @@ struct CandidateProblem {
     return {kernel.data(), has_bias ? bias.data() : nullptr, false, size.classes, size.width};
   }
 
-  // Calls visit(example, class, gradient) for all places of classes, labels of an example first.
+  // Calls visit(example, class, gradient) for all positions of classes, labels of an example first.
   template <typename Visit>
   void ForPlaces(const Visit& visit) const {
     for (int64_t i = 0; i < size.batch; ++i) {
@@ -95,7 +94,7 @@ struct CandidateProblem {
   // The candidate of a logit, [N, S].
   int64_t CandidateAt(int64_t at) const { return candidates[is_own ? at : at % size.candidates]; }
 
-  // 0 where there is no class.
+  // 0 at padding.
   template <typename T>
   T Logit(int64_t i, int64_t c) const {
     if (c < 0) return 0;
@@ -106,7 +105,7 @@ struct CandidateProblem {
     return sum + bias[c];
   }
 
-  // W and b as `halves` has them, whose numbers they are.
+  // W and b with the numbers of `halves`.
   core::LayerWeights WeightsIn(const std::vector<uint16_t> (&halves)[2]) const {
     return {halves[0].data(), has_bias ? halves[1].data() : nullptr, true, size.classes,
             size.width};
@@ -114,7 +113,7 @@ struct CandidateProblem {
 
   CandidateSizes size;
   bool is_own, has_bias = true;
-  bool is_bfloat16 = false;  // W and b are to be; they are whole numbers then
+  bool is_bfloat16 = false;  // W and b are bfloat16, with integer values
   std::vector<float> kernel, bias, hidden, true_gradient, gradient;
   std::vector<int64_t> labels, candidates;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The least that a unit test needs.
+// Minimal functions for unit tests.
 
 #ifndef TFX_LARGEOUT_TESTS_EXPECT_H_
 #define TFX_LARGEOUT_TESTS_EXPECT_H_
@@ -10,7 +10,7 @@ namespace tfx::test {
 // Prints and counts a failure unless `ok`.
 void Expect(bool ok, const char* what, const char* file, int line);
 
-// A test that main runs, in the order of the file.
+// A test; main runs tests in the order of the file.
 struct Registered {
   explicit Registered(void (*test)());
 };

@@ -60,7 +60,7 @@ struct Layer {
     return static_cast<T>(sum);
   }
 
-  // The state of arrays that a pointer is asked for by `of`.
+  // The state, with the pointers of arrays from `of`.
   template <typename Of>
   FactoredState<T> State(Of&& of) {
     return {of(v),
@@ -116,7 +116,7 @@ struct Layer {
 
 enum class Signs { kPositive, kMixed, kZero };
 
-// A batch, the gradients of its statistics, and a learning rate for a given 2 eta lambda_max.
+// A batch, the gradients of its statistics, and the learning rate for a given 2 eta lambda_max.
 template <typename T>
 struct Batch {
   Batch(const Shape& shape, Signs signs, double step, std::mt19937& random)
@@ -142,7 +142,7 @@ struct Batch {
     learning_rate = static_cast<T>(step / (2 * std::max(LambdaMax(), 1.0)));
   }
 
-  // The largest eigenvalue of H^T G H, by power iteration on that plus a multiple of I.
+  // The largest eigenvalue of H^T G H, by power iteration on the matrix plus a multiple of I.
   double LambdaMax() const {
     double shift = 1;
     for (int64_t i = 0; i < shape.batch; ++i) {
@@ -218,8 +218,8 @@ struct Naive {
     weights = next;
   }
 
-  // The largest root mean square of an example's logits. The error of a target is measured in it:
-  // the only target of a batch can be near 0, where its terms cancel.
+  // The largest root mean square of an example's logits. The error of a target is relative to it:
+  // the only target of a batch can be near 0 because its terms cancel.
   double LogitScale(const Shape& shape) const {
     double scale = kLeastScale;
     for (double square : squares) scale = std::max(scale, std::sqrt(square / shape.classes));
@@ -229,7 +229,7 @@ struct Naive {
   Matrix weights, hidden_gradient, targets, squares, sums;
 };
 
-// The largest difference, in units of the largest entry wanted or of `scale` if that is larger.
+// The largest difference, relative to the largest expected entry or to `scale` if that is larger.
 template <typename T>
 double Distance(const std::vector<T>& got, const Matrix& want, double scale = kLeastScale) {
   double worst = 0;
@@ -263,7 +263,7 @@ struct Factored {
     return Update(b, weight_decay, max_condition, update);
   }
 
-  // Gets the statistics.
+  // Computes the statistics.
   void Prepare(const Batch<T>& b, bool update = true) {
     const auto [classes, width, batch, num_labels] = b.shape;
     targets.resize(batch * num_labels);
@@ -309,7 +309,7 @@ void ExpectSlotsAreCounted(const Layer<T>& layer) {
   EXPECT(counts == layer.slot_rows);
 }
 
-// Of Factored, or of the same on a GPU.
+// For Factored, or the same on a GPU.
 template <template <typename> class LayerSteps, typename T>
 void ExpectSame(const LayerSteps<T>& factored, const Naive& naive, const Shape& shape) {
   EXPECT(Distance(factored.targets, naive.targets, naive.LogitScale(shape)) < kTolerance<T>);
@@ -327,7 +327,7 @@ void ExpectSame(const LayerSteps<T>& factored, const Naive& naive, const Shape& 
   ExpectSlotsAreCounted(factored.layer);
 }
 
-// Of a layer on any device.
+// For a layer on any device.
 template <template <typename> class LayerSteps>
 void DivergingStepsAreRefused() {
   for (const Shape& shape : {Shape{40, 12, 5, 2}, Shape{40, 12, 30, 1}}) {
@@ -352,7 +352,7 @@ void WithoutUpdateTheStateStays() {
   naive.weights = RandomWeights(shape, random);
   LayerSteps<double> factored(shape, naive.weights);
   const Batch<double> first(shape, Signs::kPositive, 1.5, random);
-  factored.Step(first, 0.0, kMaxCondition, true);  // leaves stale rows behind
+  factored.Step(first, 0.0, kMaxCondition, true);  // leaves stale rows
   naive.Step(first, 0.0);
   const Layer<double> before = factored.layer;
   const Batch<double> batch(shape, Signs::kPositive, 0.5, random);

@@ -91,7 +91,7 @@ void operator delete[](void* memory, std::align_val_t) noexcept { tfx::test::Fre
 void operator delete(void* memory, size_t, std::align_val_t) noexcept { tfx::test::Free(memory); }
 void operator delete[](void* memory, size_t, std::align_val_t) noexcept { tfx::test::Free(memory); }
 
-// In the place of the C library's for this program's own calls. Addresses alone are no memory: see
+// Replaces the C library's function for calls of this program. Addresses alone are not memory: see
 // Workspace::held.
 extern "C" void* mmap(void* at, size_t size, int protection, int flags, int file, off_t offset) {
   if (tfx::test::Fails()) {

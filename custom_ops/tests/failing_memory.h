@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that runs out, in programs that are linked with failing_memory.cc: what operator new and
-// mmap are asked for there.
+// Simulated lack of memory, in programs that are linked with failing_memory.cc: for operator new
+// and mmap.
 
 #ifndef TFX_LARGEOUT_TESTS_FAILING_MEMORY_H_
 #define TFX_LARGEOUT_TESTS_FAILING_MEMORY_H_
@@ -15,16 +15,15 @@
 
 namespace tfx::test {
 
-// From now on, the request after n others fails, and those behind it; with a negative n none does.
+// From now on, requests fail after n successful ones; with a negative n none fails.
 void FailAfter(int64_t n);
 
-// The most bytes of operator new that were in use at once since the last call of CountAnew, which
-// returns those that are in use.
+// The peak bytes of operator new since the last call of CountAnew, which returns the bytes in use.
 int64_t CountAnew();
 int64_t MostBytesInUse();
 
-// Calls call(execution) as often as it takes to succeed, with one more request granted each time,
-// and expects that it throws bad_alloc until then, and that `state()` stays what it was.
+// Calls call(execution) until it succeeds, with one more successful request each time, and expects
+// that it throws bad_alloc until then, without changing `state()`.
 template <typename State, typename Call>
 void ExpectUnchangedWithoutMemory(const State& state, const Call& call, int num_workers = 2) {
   const auto before = state();

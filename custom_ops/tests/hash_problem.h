@@ -25,7 +25,7 @@ inline Execution OneWorker(InstructionSet set, Workspace& workspace) {
   return Execution(set, 1, on_caller, workspace);
 }
 
-// Small whole numbers, mostly 0: their products are exact, and there are ties and empty bins.
+// Small integers, mostly 0: their products are exact, and there are ties and empty bins.
 inline Floats SparseRows(int64_t size, std::mt19937& random) {
   Floats x(size);
   for (float& entry : x) {
@@ -40,7 +40,7 @@ struct Functions {
   Floats planes;
   HashFamily family;
 
-  // Bins of one permutation after the other; each function its own if `bins` is 1.
+  // Bins of one permutation after the other; a permutation per function if `bins` is 1.
   static Functions Winners(int64_t width, int64_t window, int64_t bins, int64_t k, int64_t tables,
                            std::mt19937& random) {
     Functions f;
@@ -85,7 +85,7 @@ struct Index {
 
   Index(const HashFamily& of, int64_t classes) : Index(of, classes, of.width) {}
 
-  // Of rows of another width than the vectors that are hashed.
+  // For rows with another width than the hashed vectors.
   Index(const HashFamily& of, int64_t classes, int64_t width_of_rows)
       : family(of),
         num_classes(classes),

@@ -29,7 +29,7 @@ struct Lists {
   }
 };
 
-// Classes of random pairs, of which some have none, with weights of 1 to 9.
+// Classes of random pairs, with weights of 1 to 9; some pairs have no class.
 Lists MakeLists(int64_t num_words, int64_t num_classes, std::mt19937& random) {
   Lists lists = {{}, {}, {0}, {0}, num_words};
   for (int64_t c = 0; c < num_classes; ++c) {

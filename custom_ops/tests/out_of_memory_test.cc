@@ -91,8 +91,8 @@ TEST(Draws) {
   ExpectUnchangedWithoutMemory(Nothing, [&](const Execution& e) { EXPECT(calls.Run(7, e)); });
 }
 
-// A step through examples, through the width, and one that has to end in a new anchor; each with
-// the new anchor that the condition asks for, and one slot left for it, which has rows.
+// A step through examples, through the width, and one that must end in a new anchor; each with a
+// new anchor by the condition, and one slot left for it, which has rows.
 TEST(FactoredSteps) {
   for (const Shape& shape : {Shape{60, 8, 5, 2}, Shape{60, 8, 20, 2}}) {
     for (const double step : {0.5, 1.9}) {
@@ -100,7 +100,7 @@ TEST(FactoredSteps) {
       const Matrix weights = RandomWeights(shape, random);
       const Batch<double> batch(shape, Signs::kPositive, step, random);
       Factored<double> factored(shape, weights, kInstructionSets[0], 1);
-      for (int i = 0; i < kSlots - 1; ++i) {  // each row of its own slot, some of all
+      for (int i = 0; i < kSlots - 1; ++i) {  // each row in another slot, all slots in use
         Reanchor(factored.layer.State(), factored.execution);
         const Batch<double> other(shape, Signs::kPositive, 0.5, random);
         factored.Step(other, 0, INFINITY, true);
@@ -146,7 +146,7 @@ TEST(FactoredSteps) {
   }
 }
 
-// Tasks that throw, on threads of their own.
+// Tasks that throw, on separate threads.
 TEST(TasksThrowToTheCaller) {
   const ParallelFor on_threads = OneThreadAnIndex;
   for (int num_workers : {1, 3}) {

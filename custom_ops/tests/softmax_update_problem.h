@@ -59,7 +59,7 @@ struct SoftmaxUpdateProblem {
     return sum;
   }
 
-  // A batch of arrays that a pointer is asked for by `of`.
+  // A batch, with the pointers of arrays from `of`.
   template <typename Of>
   core::SoftmaxBatch Batch(Of&& of, bool has_mean, bool rounds) const {
     return {of(hidden),

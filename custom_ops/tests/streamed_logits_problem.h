@@ -31,7 +31,7 @@ struct StreamedLogitsResults {
   std::vector<int64_t> target_ranks, top_ids;
 };
 
-// A layer and a batch of whole numbers: their logits are exact in whatever order they are summed.
+// A layer and a batch of integers: their logits are exact in any order of summation.
 struct WholeNumbers {
   WholeNumbers(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels, int64_t k)
       : hidden(batch * width),
@@ -50,7 +50,7 @@ struct WholeNumbers {
     inputs.shard = {0, 1, num_classes};
   }
 
-  // The inputs with arrays that a pointer is asked for by `of`.
+  // The inputs, with the pointers of arrays from `of`.
   template <typename Of>
   core::StreamedLogitsInputs Inputs(Of&& of) const {
     core::StreamedLogitsInputs in = inputs;

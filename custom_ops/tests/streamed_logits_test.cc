@@ -28,7 +28,7 @@ struct Results : test::StreamedLogitsResults {
   }
 };
 
-// Every instruction set must agree to the last bit but for the logsumexp.
+// Every instruction set must agree to the last bit, except for the logsumexp.
 struct Problem : test::WholeNumbers {
   using WholeNumbers::WholeNumbers;
 
@@ -138,7 +138,7 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t num_labels,
   TestAll(Problem(batch, width, num_classes, num_labels, k));
 }
 
-// Shards' logits, and their ranks among given scores, add up to those of the layer.
+// Logits of shards, and their ranks among given scores, add up to the layer's.
 void ShardsAddUp(InstructionSet set) {
   Problem layer(33, 5, 1009, 3, 9);
   for (float& h : layer.hidden) h = h > 0 ? 1.0f : 0.0f;  // ties are frequent

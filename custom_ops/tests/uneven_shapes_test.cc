@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes that algorithms ask for when batches of uneven sizes follow each other, beside those that
-// the largest batch alone asks for.
+// Bytes that algorithms allocate for a sequence of batches of uneven sizes, compared with those for
+// only the largest batch.
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What algorithms run on in tests.
+// Resources for algorithms in tests.
 
 #ifndef TFX_LARGEOUT_TESTS_WORKERS_H_
 #define TFX_LARGEOUT_TESTS_WORKERS_H_
@@ -23,7 +23,7 @@ inline std::vector<InstructionSet> InstructionSets() {
   return sets;
 }
 
-// As parallel as can be: sanitizers see every race.
+// Maximal parallelism, so that sanitizers see every race.
 inline void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_t)>& work,
                              int64_t) {
   std::vector<std::thread> threads;
@@ -31,12 +31,12 @@ inline void OneThreadAnIndex(int64_t n, const std::function<void(int64_t, int64_
   for (std::thread& thread : threads) thread.join();
 }
 
-// A pool whose threads are all taken: the caller does everything, one after the other.
+// A pool whose threads are all busy: the caller does everything sequentially.
 inline void OnCaller(int64_t n, const std::function<void(int64_t, int64_t)>& work, int64_t) {
   work(0, n);
 }
 
-// An execution with its memory, on threads of its own; a single worker is the caller.
+// An execution with its memory, on separate threads; a single worker is the caller.
 struct Workers {
   explicit Workers(InstructionSet set, int count = 1)
       : parallel_for(count == 1 ? OnCaller : OneThreadAnIndex),

@@ -16,9 +16,9 @@ namespace tfx::core {
 
 constexpr int64_t kPage = 1 << 16;
 
-// Some arrays, as an op of that shape takes them: small and large ones in turn, and some that a
-// part of the call takes again and again. Returns their bytes, those of parts at most, and sets
-// *held to what is held while it runs.
+// Takes arrays like an op of this shape: small and large ones in turn, and some taken repeatedly by
+// a part of the call. Returns their bytes (the maximum over parts), and sets *held to the bytes
+// held while it runs.
 int64_t Call(Workspace& workspace, int64_t shape, bool large_last, int64_t* held = nullptr) {
   const Workspace::Scope scope(workspace);
   std::vector<int64_t> sizes = {shape * 20'000, shape * 100, shape * 3'000, 5};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The best k of what the threads of a block on a GPU come upon.
+// The best k keys that the threads of a block on a GPU find.
 //
-// A logit and its row make one number, which is larger where the logit is, and among equal logits
-// where the row is lower. NaN counts as -infinity, and is told from it by the lowest bit.
+// A key is one number made of a logit and its row: larger for a larger logit, and for equal logits
+// larger for a lower row. NaN counts as -infinity, and differs from it in the lowest bit.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_BEST_KEYS_H_
 #define TFX_LARGEOUT_CORE_GPU_BEST_KEYS_H_
@@ -14,7 +14,7 @@
 
 namespace tfx::core::gpu {
 
-// A number that orders floats as they are ordered, with -0 = 0 and NaN = -infinity.
+// An integer with the order of floats, with -0 = 0 and NaN = -infinity.
 __device__ inline uint32_t OrderOf(float value) {
   const uint32_t bits = __float_as_uint(isnan(value) ? -INFINITY : value + 0.f);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
@@ -36,15 +36,15 @@ __device__ inline float LogitOf(uint64_t key) {
   return __uint_as_float(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
 }
 
-// How many keys BestKeys has room for: a power of 2, with kThreads behind the best k at least.
+// The number of keys BestKeys has room for: a power of 2, at least k + kThreads.
 inline int64_t SizeOfBestKeys(int64_t k) {
   int64_t size = 2 * kThreads;
   while (size < k + 2 * kThreads) size *= 2;
   return size;
 }
 
-// The best k in front, falling; behind them what was offered since they were last sorted. A key of
-// 0 is none. All threads of a block call each method.
+// First the best k, falling; then the keys offered since the last sort. A key of 0 means none. All
+// threads of a block must call each method.
 class BestKeys {
  public:
   // `keys`: shared, SizeOfBestKeys(k). `best`: k to begin with, or null.
@@ -58,10 +58,10 @@ class BestKeys {
 
   __device__ uint64_t operator[](int64_t i) const { return keys_[i]; }
   __device__ bool Beats(uint64_t key) const { return key > keys_[k_ - 1]; }
-  // Whether so many fit where nothing has been offered since they were sorted.
+  // Whether this many keys fit right after a sort.
   __device__ bool Fit(unsigned more) const { return k_ + more <= size_; }
 
-  // One key of each thread; those that don't beat the best are none. REQUIRES: there is room.
+  // One key per thread; keys that don't beat the best are dropped. REQUIRES: there is room.
   __device__ void Offer(uint64_t key) {
     if (Beats(key)) keys_[k_ + atomicAdd(count_, 1u)] = key;
   }

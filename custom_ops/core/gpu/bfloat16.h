@@ -36,7 +36,7 @@ __device__ inline float KernelAt(const LayerWeights& weights, int64_t row, int64
   return NumberAt(weights.kernel, weights.is_bfloat16, row * weights.width + d);
 }
 
-// 0 where a layer has no bias.
+// 0 without a bias.
 __device__ inline float BiasOf(const LayerWeights& weights, int64_t row) {
   return weights.bias == nullptr ? 0 : NumberAt(weights.bias, weights.is_bfloat16, row);
 }

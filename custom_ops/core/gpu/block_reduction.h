@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and maxima over the threads of a block on a GPU, in an order that is always the same.
+// Sums and maxima over the threads of a block on a GPU, in a fixed order.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_BLOCK_REDUCTION_H_
 #define TFX_LARGEOUT_CORE_GPU_BLOCK_REDUCTION_H_
@@ -11,7 +11,7 @@
 
 namespace tfx::core::gpu {
 
-constexpr int kThreads = 256;  // of a block
+constexpr int kThreads = 256;  // per block
 constexpr int kWarpSize = 32;
 constexpr int kWarps = kThreads / kWarpSize;
 
@@ -33,7 +33,7 @@ struct Min {
   }
 };
 
-// Returns to all threads of a warp what their values combine to.
+// Returns the combination of their values to all threads of a warp.
 template <typename T, typename Combine>
 __device__ T OfWarp(T value, Combine combine) {
   for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
@@ -42,8 +42,8 @@ __device__ T OfWarp(T value, Combine combine) {
   return value;
 }
 
-// The same for all threads of a block, which are whole warps, kWarps at most. `shared` has room for
-// kWarps values of 8 bytes.
+// The same for all threads of a block, which consists of whole warps, at most kWarps. `shared` has
+// room for kWarps values of 8 bytes.
 template <typename T, typename Combine>
 __device__ T OfBlock(T value, Combine combine, void* shared) {
   T* of_warps = static_cast<T*>(shared);
@@ -75,7 +75,7 @@ __device__ double Dot(const double* x, const T* y, int64_t n, void* shared) {
   return OfBlock(sum, Sum(), shared);
 }
 
-// Returns to each thread of a warp the sum of the values of those up to it.
+// Returns to each thread of a warp the inclusive prefix sum of values.
 __device__ inline uint32_t SumUpTo(uint32_t value) {
   const unsigned lane = threadIdx.x % kWarpSize;
   for (unsigned delta = 1; delta < kWarpSize; delta *= 2) {
@@ -85,8 +85,8 @@ __device__ inline uint32_t SumUpTo(uint32_t value) {
   return value;
 }
 
-// Returns to each of kThreads threads the sum of the values of those before it, and to all the sum
-// of all. `shared` has room for kWarps values.
+// Returns to each of kThreads threads the exclusive prefix sum of values, and the total. `shared`
+// has room for kWarps values.
 __device__ inline uint32_t SumBefore(uint32_t value, uint32_t* shared, uint32_t* total) {
   const unsigned warp = threadIdx.x / kWarpSize;
   const uint32_t up_to = SumUpTo(value);

@@ -69,7 +69,7 @@ __device__ int32_t ClassAt(const HashTables& tables, int64_t table, const Visit&
   return c < tables.num_classes ? c : -1;
 }
 
-// Puts a class into a set of which at most half is in use. Returns whether it is new.
+// Puts a class into a set, at most half of which is in use. Returns whether it is new.
 __device__ bool Insert(uint32_t* slots, int64_t room, uint32_t c) {
   const auto mask = static_cast<uint64_t>(room - 1);
   for (uint64_t at = (c * 0x9e3779b97f4a7c15ull >> 32) & mask;; at = (at + 1) & mask) {
@@ -79,7 +79,7 @@ __device__ bool Insert(uint32_t* slots, int64_t room, uint32_t c) {
   }
 }
 
-// A thread for each code, and those of the first L for tables.
+// A thread per code; the first L also handle tables.
 __global__ void __launch_bounds__(kThreads)
     CheckQueries(HashTables tables, BucketQueries with, QueryFaults* faults) {
   const core::BucketQueries& queries = with.queries;
@@ -106,7 +106,7 @@ __global__ void SetFaults(QueryFaults* faults) {
   *faults = {kNoFault, kNoFault, kNoFault, kNoFault, kNoFault};
 }
 
-// Warps take examples in turn, each with a set of its own.
+// Warps process examples in turn, each with a separate set.
 __global__ void __launch_bounds__(kThreads)
     TakeFirst(HashTables tables, BucketQueries with, int64_t num_warps, int64_t room,
               uint32_t* sets, int64_t* ids, int64_t* turns, QueryFaults* faults) {
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
           const bool is_new = c >= 0 && Insert(slots, room, static_cast<uint32_t>(c));
           const uint32_t up_to = SumUpTo(is_new ? 1 : 0);
           const int64_t place = found + up_to - 1;
-          // What is corrupt behind the last one that is taken does not matter.
+          // Corruption after the last class taken does not matter.
           if (is_in && c < 0 && found + up_to < budget) faults->visit = 0;
           if (is_new && place < budget) {
             ids[i * budget + place] = c;

@@ -15,12 +15,12 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// Bytes of device memory that CandidateLogits needs beside inputs and outputs, aligned to 16:
-// 4 S D for shared candidates, none for an example's own.
+// Bytes of device memory that CandidateLogits needs besides inputs and outputs, aligned to 16: 4 S
+// D for shared candidates, 0 for candidates per example.
 int64_t CandidateLogitsScratchBytes(const LayerWeights& weights, const CandidateBatch& batch);
 
-// Begins on a stream what core::CandidateLogits does, with arrays on the device. Returns what
-// is wrong: then outputs are undefined. An id that is not in [0, C) is as padding.
+// Starts core::CandidateLogits on a stream, with arrays on the device. Returns an error; then
+// outputs are undefined. An id that is not in [0, C) counts as padding.
 Error CandidateLogits(CUstream_st* stream, const LayerWeights& weights, const CandidateBatch& batch,
                       void* scratch, const CandidateLogitsOutputs& outputs);
 

@@ -12,7 +12,7 @@ namespace {
 
 __global__ void ClearFault(CandidateFault* fault) { *fault = kNoCandidateFault; }
 
-// The first that is refused stays, whatever the order of threads.
+// The first fault is kept, in any order of threads.
 __device__ void Refuse(CandidateRefusal what, int64_t place, CandidateFault* fault) {
   atomicMin(fault, static_cast<CandidateFault>(what) << 56 | static_cast<CandidateFault>(place));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ops on labels and candidates refuse, found on a GPU so that no host waits for it.
+// Checks of the values for ops on labels and candidates, on a GPU, so that the host does not wait.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_CANDIDATE_REFUSAL_H_
 #define TFX_LARGEOUT_CORE_GPU_CANDIDATE_REFUSAL_H_
@@ -15,27 +15,27 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// In the order in which they are looked for.
+// In the order of the checks.
 enum class CandidateRefusal {
-  kLabels,  // at a place: no class and not -1, as the candidates
+  kLabels,  // at a position: neither a class nor -1, also candidates
   kCandidates,
-  kHidden,  // at a place: not finite, as the gradients but at padding
+  kHidden,  // at a position: not finite, also gradients except at padding
   kTrueGradient,
   kCandidateGradient,
   kLearningRate  // not finite, below 0, or not below 1 / weight_decay
 };
 
-// What is wrong with one call: CandidateRefusal times 2^56 plus the place in its array.
+// The fault of one call: CandidateRefusal times 2^56 plus the position in its array.
 using CandidateFault = unsigned long long;
 constexpr CandidateFault kNoCandidateFault = ~0ull;
 
-// The first fault that no one has been told of yet. It is there once is_set is not 0.
+// The first fault that was not reported yet. It is valid once is_set is not 0.
 struct CandidateReport {
   CandidateFault fault;
   int64_t num_classes;
-  int64_t columns;  // of the array that the place is in, by rows; 0 if it is a vector
-  int64_t id;       // what was found there, of ids
-  double number;    // of numbers
+  int64_t columns;  // of the array by rows; 0 for a vector
+  int64_t id;       // the value found, for ids
+  double number;    // the value found, for numbers
   double weight_decay;
   unsigned long long is_set;
 
@@ -43,7 +43,7 @@ struct CandidateReport {
   constexpr int64_t Place() const { return static_cast<int64_t>(fault & ((1ull << 56) - 1)); }
 };
 
-// What is looked at, all on the device: the batch; where they are not null, gradients and a rate.
+// The checked values, all on the device: the batch; if not null, gradients and a rate.
 struct CandidateNumbers {
   int64_t num_classes, width;
   CandidateBatch batch;
@@ -52,8 +52,8 @@ struct CandidateNumbers {
   double weight_decay;
 };
 
-// Begins to find the first fault, into *fault, and to report it unless another one is there.
-// Returns what is wrong with the launches.
+// Starts to find the first fault, into *fault, and to report it unless another one is already
+// reported. Returns an error of the launches.
 Error FindCandidateFault(CUstream_st* stream, const CandidateNumbers& numbers,
                          CandidateFault* fault, CandidateReport* report);
 

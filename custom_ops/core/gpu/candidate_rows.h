@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of W on a GPU that ids name. An id that is not in [0, C) names none.
+// Rows of W on a GPU, by ids. An id that is not in [0, C) has no row.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_CANDIDATE_ROWS_H_
 #define TFX_LARGEOUT_CORE_GPU_CANDIDATE_ROWS_H_
@@ -18,8 +18,8 @@ __device__ inline bool IsRow(int64_t num_classes, int64_t id) {
   return id >= 0 && id < num_classes;
 }
 
-// Begins to copy rows ids[0] to ids[n - 1] to `rows` [n, D], with 0 where an id names none. Those
-// of a W in bfloat16 are widened.
+// Starts to copy rows ids[0] to ids[n - 1] to `rows` [n, D], with 0 for an id without a row.
+// bfloat16 rows are widened.
 void GatherRows(CUstream_st* stream, const LayerWeights& weights, const int64_t* ids, int64_t n,
                 float* rows);
 

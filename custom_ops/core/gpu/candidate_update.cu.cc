@@ -107,8 +107,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A thread for each place, of which the first ones take the touched classes: their learning rates
-// by Adam.
+// A thread per position; the first ones compute Adam's learning rates of the touched classes.
 __global__ void __launch_bounds__(kThreads)
     CorrectRates(RowRule rule, LayerRows rows, const CandidateFault* fault, Memory memory) {
   const int64_t u = OwnIndex();

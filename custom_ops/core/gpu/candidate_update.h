@@ -17,19 +17,20 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// Bytes of device memory that CandidateUpdate needs beside inputs and outputs, aligned to 16. About
-// 28 a place of a class, of N K + S or N (K + S); and 4 S (N + 2 D) for shared candidates.
+// Bytes of device memory that CandidateUpdate needs besides inputs and outputs, aligned to 16.
+// About 28 per position of a class, of N K + S or N (K + S); and 4 S (N + 2 D) for shared
+// candidates.
 int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const CandidateBatch& batch);
 
-// Begins on a stream what core::SharedCandidateUpdate and core::OwnCandidateUpdate do, with arrays
-// on the device; only the gradient where `rule` is null. Returns what is wrong: then the
-// arrays are undefined. An id that is not in [0, C) is as padding.
+// Starts core::SharedCandidateUpdate or core::OwnCandidateUpdate on a stream, with arrays on the
+// device; only the gradient if `rule` is null. Returns an error; then the arrays are undefined. An
+// id that is not in [0, C) counts as padding.
 //
-// Where *fault, on the device, is one, the step is none: rows stay as they are and the gradient is
-// 0. A null pointer stands for no fault.
+// If *fault, on the device, is set, rows don't change and the gradient is 0. A null pointer means
+// no fault.
 //
-// Sums are in an order that the batch alone decides: labels first, then candidates, as they stand.
-// Weights in bfloat16 are rounded once a step; all arithmetic and slots are in float.
+// The order of sums depends only on the batch: labels first, then candidates, in their order.
+// bfloat16 weights are rounded once per step; all arithmetic and slots are in float.
 Error CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const LayerRows& rows,
                       const CandidateBatch& batch, const CandidateGradients& gradients,
                       const RowRule* rule, const CandidateFault* fault, void* scratch,

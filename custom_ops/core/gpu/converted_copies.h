@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) Convert(const From* from, int64_t n,
   if (i < n) Set(to + i, ToNumber(from[i]));
 }
 
-// Begins to copy n numbers.
+// Starts to copy n numbers.
 template <typename From, typename To>
 void Copy(CUstream_st* stream, const From* from, int64_t n, To* to) {
   TFX_LAUNCH_THREADS((Convert<From, To>), n, stream, from, n, to);

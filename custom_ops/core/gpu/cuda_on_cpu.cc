@@ -135,7 +135,7 @@ class Block {
 
 thread_local Block* block_of_this_thread = nullptr;
 
-// Whether the launch is one that is to fail.
+// Whether the launch should fail.
 bool Fails() {
   if (failure.error == cudaSuccess || failure.first-- > 0) return false;
   last_cuda_error = failure.error;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a .cu.cc includes in place of CUDA's headers. Under nvcc it names CUDA; under a plain C++
-// compiler it runs kernels on the processor, for tests of what they compute and where they wait.
+// A .cu.cc includes this instead of CUDA's headers. Under nvcc it includes CUDA; under a plain C++
+// compiler it runs kernels on the processor, to test their results and barriers.
 //
 // On the processor the threads of a block are fibers of one thread, and blocks run one after
 // another. Between two barriers a fiber runs as far as it can before the next begins, in falling
-// order in every other block, so that a barrier that is missing changes results. Shared memory
-// begins as garbage. A barrier that some threads never reach ends the program with a message.
+// order in every other block, so that a missing barrier changes results. Shared memory starts with
+// garbage. A barrier that some threads never reach ends the program with a message.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_CUDA_ON_CPU_H_
 #define TFX_LARGEOUT_CORE_GPU_CUDA_ON_CPU_H_
@@ -68,13 +68,13 @@ namespace tfx::core::gpu::on_cpu {
 
 constexpr unsigned kWarp = 32;
 
-// What tests have fail: of the launches from now on all but the first `first`, or only that one.
-// The launches of one thread at a time.
+// The launches that fail in tests: all from number `first` on, or only that one. Only one thread
+// may launch.
 struct Failure {
   cudaError_t error = cudaSuccess;
   int first = 0;
   bool only_one = false;
-  int driver_version = 13000;  // of the driver that there isn't
+  int driver_version = 13000;  // of the simulated driver
 };
 extern Failure failure;
 
@@ -82,9 +82,9 @@ void Launch(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void
 unsigned char* SharedMemory();
 void WaitForBlock();
 void WaitForWarp();
-// Returns the bits that the given lane of the warp brought along.
+// Returns the bits passed by the given lane of the warp.
 uint64_t Shuffle(uint64_t bits, unsigned lane);
-// Returns the lanes of the warp, as bits, that brought the same along.
+// Returns the lanes of the warp, as bits, that passed the same value.
 unsigned Match(uint64_t bits);
 unsigned Lane();
 
@@ -121,7 +121,7 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
   return on_cpu::ShuffleValue(value, on_cpu::Lane() ^ static_cast<unsigned>(mask));
 }
 
-// As on the device, whatever type of the same size the number has elsewhere.
+// The type on the device; elsewhere it may be another type of the same size.
 template <typename T>
 T __shfl_sync(unsigned, T value, int lane) {
   return ::tfx::core::gpu::on_cpu::ShuffleValue(value, static_cast<unsigned>(lane));

@@ -61,7 +61,7 @@ Error Eliminate(CUstream_st* stream, int64_t n, int64_t columns, double* scratch
     TFX_LAUNCH(InvertBlock, dim3(1), dim3(kThreads), (kSize * kBoth + kSize) * sizeof(double),
                stream, rows + k, stride, static_cast<int>(size), inverse, is_safe);
     // The panel X becomes A_kk^-1 X, other rows lose A_ik A_kk^-1 X. The former is the latter with
-    // A_kk - I in the place of A_ik.
+    // A_kk - I instead of A_ik.
     Error error = AddProduct(stream, {inverse, kPanel}, {rows + right, stride}, size,
                              {panel, width, size, width});
     if (!error.ok()) return error;

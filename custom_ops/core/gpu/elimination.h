@@ -11,21 +11,21 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// How many rows Eliminate takes at a time.
+// The number of rows that Eliminate processes at a time.
 constexpr int64_t kPanel = 32;
 
-// How many numbers of scratch Eliminate needs.
+// The number of scratch numbers that Eliminate needs.
 constexpr int64_t EliminationScratch(int64_t n, int64_t columns) {
   return kPanel * (kPanel + n + columns);
 }
 
-// Turns [A | B] by rows, A [n, n] and B [n, columns], into [garbage | A^-1 B]: Gauss and Jordan's
-// elimination by panels, without exchanges of rows. Sets *is_safe to 0, and leaves it as it is
-// otherwise, if a pivot of A = L R is not within [kLeastPivot, kMostPivot]; B is garbage then. For
-// A = I - K diag(s), with s > 0 and K positive semidefinite, pivots are above 0 if and only if the
+// Turns [A | B] by rows, A [n, n] and B [n, columns], into [garbage | A^-1 B]: Gauss-Jordan
+// elimination by panels, without pivoting. Sets *is_safe to 0 if a pivot of A = L R is not within
+// [kLeastPivot, kMostPivot] (B is then garbage); otherwise does not change it. For A = I - K
+// diag(s), with s > 0 and K positive semidefinite, pivots are above 0 if and only if the
 // eigenvalues of K diag(s) are below 1.
 //
-// Begins on a stream. Returns what is wrong.
+// Runs on a stream. Returns an error.
 Error Eliminate(CUstream_st* stream, int64_t n, int64_t columns, double* scratch, double* ab,
                 int* is_safe);
 

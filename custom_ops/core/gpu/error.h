@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What goes wrong when work is begun on a GPU.
+// Errors when work is started on a GPU.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_ERROR_H_
 #define TFX_LARGEOUT_CORE_GPU_ERROR_H_
@@ -9,28 +9,29 @@ namespace tfx::core::gpu {
 
 enum class ErrorKind {
   kNone,
-  kMemory,     // the device has none left
-  kNoCode,     // there are no kernels that this device and driver can run
+  kMemory,     // the device is out of memory
+  kNoCode,     // no kernels for this device and driver
   kOldDriver,  // the driver is older than the runtime
-  kOther       // also what an earlier kernel did wrong: then nothing on the device is certain
+  kOther       // also an error of an earlier kernel: then the device's state is uncertain
 };
 
 struct [[nodiscard]] Error {
   bool ok() const { return kind == ErrorKind::kNone; }
 
-  // The same, of a call that may have changed a part of what it changes.
+  // The same, for a call that may have changed a part of its outputs.
   Error AfterChanges() const { return {kind, text, !ok()}; }
 
   ErrorKind kind = ErrorKind::kNone;
   const char* text = "";          // CUDA's or cuBLAS's
-  bool may_have_changed = false;  // what the call changes; else it is as it was
+  bool may_have_changed = false;  // outputs of the call; otherwise they are unchanged
 };
 
-// What the kernels were compiled for, and what is there. Versions are CUDA's, as 12050; 0: unknown.
+// The targets of the kernels, and the present device. Versions are CUDA's, such as 12050; 0:
+// unknown.
 struct DeviceAndCode {
   int compiler_version;  // of nvcc
   const char* code_for;  // as CMAKE_CUDA_ARCHITECTURES
-  int driver_version;    // the newest that the driver knows
+  int driver_version;    // the newest version that the driver supports
   int major, minor;      // the compute capability
 };
 DeviceAndCode LookAtDevice();

@@ -15,23 +15,22 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// What SetAnchor needs beside the state.
+// The memory that SetAnchor needs besides the state.
 struct AnchorScratch {
   AnchorScratch(int64_t width, Scratch* scratch);
 
   double *transition, *product;  // [D, D]
-  double* rows;                  // a row for each block of threads
+  double* rows;                  // a row per block of threads
   int64_t* slots;                // [3]: see factored_anchor.cu.cc
 };
 
-// Starts afresh with U = P = I: W stays what it is with `u` [D, D] in the place of U.
+// Resets U = P = I; W is then what it was with `u` [D, D] instead of U.
 //
-// T[e] <- T[e] u for every slot e; the slot with the fewest rows, but for the current one, becomes
-// the current one, with T = I. Rows that it still has are first brought to the coordinates of
-// before.
+// T[e] <- T[e] u for every slot e; the slot with the fewest rows, except the current one, becomes
+// the current one, with T = I. Its remaining rows are first converted to the old coordinates.
 //
-// Cost: O(8 D^3); O(C), and O(D^2) a row of that slot, if there is no empty one.
-// Begins on a stream. Returns what is wrong.
+// Cost: O(8 D^3); O(C), and O(D^2) per row of that slot, if there is no empty one. Runs on a
+// stream. Returns an error.
 template <typename T>
 Error SetAnchor(CUstream_st* stream, const FactoredState<T>& state, const double* u,
                 const AnchorScratch& scratch);

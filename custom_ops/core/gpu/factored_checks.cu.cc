@@ -7,7 +7,7 @@
 namespace tfx::core::gpu {
 namespace {
 
-// The first that is refused stays, whatever the order of threads.
+// The first fault is kept, in any order of threads.
 __device__ void Refuse(FactoredRefusal what, int64_t position, FactoredVerdict* verdict) {
   atomicMin(&verdict->refusal, static_cast<unsigned long long>(what) << 48 |
                                    static_cast<unsigned long long>(position));

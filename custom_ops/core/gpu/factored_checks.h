@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a factored step on a GPU says of itself before it changes anything.
+// The checks of a factored step on a GPU before it changes anything.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_FACTORED_CHECKS_H_
 #define TFX_LARGEOUT_CORE_GPU_FACTORED_CHECKS_H_
@@ -14,14 +14,14 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// What a step refuses, in the order in which it is looked for.
+// The faults of a step, in the order of the checks.
 enum class FactoredRefusal {
-  kCurrentSlot,  // is none
+  kCurrentSlot,  // not a slot
   kSlotRows,     // at a position: not in [0, C]
   kSumOfSlotRows,
-  kHidden,      // not finite at a position, as the arrays below
-  kLabels,      // at a position: no class and not -1
-  kRowSlot,     // of the label at a position: is none
+  kHidden,      // not finite at a position, also the arrays below
+  kLabels,      // at a position: neither a class nor -1
+  kRowSlot,     // of the label at a position: not a slot
   kRowsOfSlot,  // slot_rows has 0 for the slot of the label at a position
   kGramHidden,
   kUHidden,
@@ -41,7 +41,7 @@ struct FactoredVerdict {
   int is_safe;       // M can be inverted
   int needs_anchor;  // U' is ill-conditioned
   double learning_rate, weight_decay;
-  // Where M is not safe: the tridiagonal matrix of Lanczos's method for 2 eta H^T G H.
+  // If M is not safe: the tridiagonal matrix of Lanczos's method for 2 eta H^T G H.
   int num_lanczos;
   double diagonal[kMostLanczosSteps], beside[kMostLanczosSteps];
 
@@ -52,11 +52,11 @@ struct FactoredVerdict {
 // The rates of a step, on the device.
 struct StepRates {
   double decay;  // eta lambda
-  double eta;    // of the step before W decays: learning_rate / (1 - decay)
+  double eta;    // of the step before the decay of W: learning_rate / (1 - decay)
 };
 
-// Begins to set the rates and what is refused of the verdict; M is safe and U well-conditioned so
-// far. Rates are on the device.
+// Starts to set the rates and the faults of the verdict; M is assumed safe and U well-conditioned.
+// Rates are on the device.
 template <typename T>
 void CheckFactoredStep(CUstream_st* stream, const FactoredState<T>& state,
                        const FactoredBatch<T>& batch, const FactoredGradients<T>& gradients,

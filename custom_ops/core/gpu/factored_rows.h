@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of V that the labels of a batch name, on a GPU. A row is worked on where its label
-// stands first. A label has none if it is no class, or the slot of its row is none, or is empty by
+// The rows of V of a batch's labels, on a GPU. A row is processed at the first position of its
+// label. A label has no row if it is not a class, or if the slot of its row is invalid, or empty by
 // slot_rows.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_FACTORED_ROWS_H_
@@ -16,8 +16,8 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// Notes that a row goes from one slot to another. One thread for a row; those of other rows may do
-// so at the same time.
+// Records that a row moves from one slot to another. One thread per row; other rows may be moved at
+// the same time.
 template <typename T>
 __device__ void MoveRow(const FactoredState<T>& state, int64_t row, int64_t from, int64_t to) {
   auto* counts = reinterpret_cast<unsigned long long*>(state.slot_rows);
@@ -26,10 +26,10 @@ __device__ void MoveRow(const FactoredState<T>& state, int64_t row, int64_t from
   state.row_slot[row] = static_cast<uint8_t>(to);
 }
 
-// Equal labels of a batch, linked in the order of their places.
+// Equal labels of a batch, linked in the order of their positions.
 struct LabelLinks {
-  int64_t* first;  // [B K]: the first place of the label; -1 where it has no row
-  int64_t* next;   // [B K]: the next place of the label; B K behind the last
+  int64_t* first;  // [B K]: first position of the label; -1: no row
+  int64_t* next;   // [B K]: next position of the label; B K after the last
 };
 
 // Cost: (B K)^2 comparisons.
@@ -37,14 +37,13 @@ template <typename T>
 void LinkLabels(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
                 int64_t num_places, const LabelLinks& links);
 
-// rows[first place of y] = V[y] transitions[slot of y], `rows` [B K, D]; other rows are not
+// rows[first position of y] = V[y] transitions[slot of y], `rows` [B K, D]; other rows are not
 // written.
 template <typename T>
 void CurrentRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
                  int64_t num_places, const LabelLinks& links, double* rows);
 
-// V[y] = rows[first place of y], in the current coordinates. `stale`: only where it is not in these
-// yet.
+// V[y] = rows[first position of y], in the current coordinates. `stale`: only for stale rows.
 template <typename T>
 void WriteRows(CUstream_st* stream, const FactoredState<T>& state, const int64_t* labels,
                int64_t num_places, const LabelLinks& links, const double* rows, bool stale);

@@ -15,16 +15,16 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// Bytes of device memory that FactoredStatistics needs beside inputs and outputs, aligned to 16.
+// Bytes of device memory that FactoredStatistics needs besides inputs and outputs, aligned to 16.
 template <typename T>
 int64_t FactoredStatisticsScratchBytes(const FactoredState<T>& state,
                                        const FactoredBatch<T>& batch);
 
-// Begins on a stream what core::FactoredStatistics does, with arrays on the device, in float64.
-// Returns what is wrong.
+// Starts core::FactoredStatistics on a stream, with arrays on the device, in float64. Returns an
+// error.
 //
-// Nothing is refused. The logit of a label that is no class, or whose row is in no slot, is NaN; so
-// are statistics of examples that are not finite.
+// Values are not checked. The logit of a label that is not a class, or whose row is in no slot, is
+// NaN; so are statistics of examples that are not finite.
 template <typename T>
 Error FactoredStatistics(CUstream_st* stream, const FactoredState<T>& state,
                          const FactoredBatch<T>& batch, bool update_rows, void* scratch,

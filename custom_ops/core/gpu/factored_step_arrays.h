@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a factored step on a GPU keeps from its first part to its second. Names are those of
-// docs/papers/exact_gradient.md, with eta / beta in the place of eta, where beta = 1 - eta lambda:
-// W' = beta (W - eta / beta dL/dW).
+// Arrays that a factored step on a GPU keeps from its first part to its second. Names are those of
+// docs/papers/exact_gradient.md, with eta / beta instead of eta, where beta = 1 - eta lambda: W' =
+// beta (W - eta / beta dL/dW).
 
 #ifndef TFX_LARGEOUT_CORE_GPU_FACTORED_STEP_ARRAYS_H_
 #define TFX_LARGEOUT_CORE_GPU_FACTORED_STEP_ARRAYS_H_
@@ -52,9 +52,9 @@ struct StepArrays {
 
   FactoredVerdict* verdict;
   StepRates* rates;
-  bool few;  // examples, so that M^-1 comes from [B, B]
+  bool few;  // few examples: M^-1 comes from [B, B]
   LabelLinks links;
-  double *rows, *x;                // V[y] and x_y at the first place of each label, [B K, D]
+  double *rows, *x;                // V[y] and x_y at the first position of each label, [B K, D]
   double *hidden, *scaled;         // H and 2 eta G H
   double* u_hidden;                // H U^T
   double *y, *error;               // Y and E
@@ -70,7 +70,7 @@ struct StepArrays {
   double* work;
 };
 
-// Calls visit(first place of the label, g_a) for each label of an example.
+// Calls visit(first position of the label, g_a) for each label of an example.
 template <typename T, typename Visit>
 __device__ void ForEachLabel(const FactoredStepArguments<T>& step, const StepArrays& arrays,
                              int64_t example, const Visit& visit) {
@@ -81,7 +81,7 @@ __device__ void ForEachLabel(const FactoredStepArguments<T>& step, const StepArr
   }
 }
 
-// Calls visit(example, g_a) for each place of the label at its first place.
+// Calls visit(example, g_a) for each position of the label, given by its first position.
 template <typename T, typename Visit>
 __device__ void ForEachExample(const FactoredStepArguments<T>& step, const StepArrays& arrays,
                                int64_t first, const Visit& visit) {

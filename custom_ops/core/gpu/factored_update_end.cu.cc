@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// V'[y] = V[y] U' - eta beta x_y, in the coordinates of a new anchor; in the place of x_y.
+// V'[y] = V[y] U' - eta beta x_y, in the coordinates of a new anchor; overwrites x_y.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     StepRowsThrough(FactoredStepArguments<T> step, StepArrays arrays, double learning_rate) {

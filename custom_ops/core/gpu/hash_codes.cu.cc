@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
   winners[at] = is_empty ? -1 : place;
 }
 
-// The winner of a hash of a row, or that of its nearest neighbour.
+// The winner of a hash of a row, or of its nearest neighbour.
 __device__ int32_t FilledWinner(const int32_t* winners, int64_t hash, int64_t bins) {
   if (winners[hash] >= 0) return winners[hash];
   if (bins == 1) return 0;

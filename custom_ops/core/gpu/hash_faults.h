@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ops on hash indexes find on a GPU that they refuse, for the host to read.
+// Faults that ops on hash indexes find on a GPU, for the host to read.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_HASH_FAULTS_H_
 #define TFX_LARGEOUT_CORE_GPU_HASH_FAULTS_H_
@@ -11,12 +11,12 @@ namespace tfx::core::gpu {
 
 constexpr unsigned long long kNoFault = ~0ull;
 
-// The first place of each kind, or kNoFault.
+// The first position of each kind, or kNoFault.
 struct HashFaults {
-  unsigned long long element;  // of `elements`: is none of the coordinates
-  unsigned long long radius;   // of `radii`: does not fall, or is out of bounds
-  unsigned long long row;      // has a number that is not finite
-  unsigned long long table;    // is corrupt
+  unsigned long long element;  // of `elements`: not a coordinate
+  unsigned long long radius;   // of `radii`: not falling, or out of bounds
+  unsigned long long row;      // a number is not finite
+  unsigned long long table;    // corrupt
 };
 
 constexpr HashFaults kNoFaults = {kNoFault, kNoFault, kNoFault, kNoFault};

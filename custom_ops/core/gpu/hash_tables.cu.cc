@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) BeginVerdict(TableUpdate update, Mem
     memory.is_corrupt[t] = 0;
   }
   if (threadIdx.x != 0) return;
-  // A time that can't be is that of a damaged table: as if it had never been built.
+  // An impossible time means a damaged table: treated as never built.
   int32_t since = update.now;
   for (int64_t t = update.begin; t < update.end; ++t) {
     const int32_t time = update.times.built_at[t];
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) CountChanged(TableUpdate update, Mem
   if (threadIdx.x == 0) memory.counts[blockIdx.x] = count;
 }
 
-// A block for each tile; counts are those of the tiles before.
+// A block per tile; counts are sums over earlier tiles.
 __global__ void __launch_bounds__(kThreads) ListChanged(TableUpdate update, Memory memory) {
   TFX_SHARED_MEMORY(shared);
   uint32_t number = memory.counts[blockIdx.x];
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kThreads)
   if (other != kNowhere) SayCorrupt(update, memory, t);
 }
 
-// A thread for each class: its bucket to be; counts those that move.
+// A thread per class: its new bucket; counts moved classes.
 __global__ void __launch_bounds__(kThreads)
     FindBuckets(TableUpdate update, Memory memory, int64_t t) {
   TFX_SHARED_MEMORY(shared);
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A thread for each class. Those that are in no bucket go to the end.
+// A thread per class. Classes without a bucket go to the end.
 __global__ void __launch_bounds__(kThreads)
     TakeCodes(const int32_t* codes, int64_t num_classes, int64_t num_buckets, uint64_t* entries) {
   const int64_t c = OwnIndex();

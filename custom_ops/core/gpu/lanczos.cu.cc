@@ -8,7 +8,7 @@
 namespace tfx::core::gpu {
 namespace {
 
-// y = left^T right x. `image` has room for a number a row. All threads of a block.
+// y = left^T right x. `image` has room for a number per row. Called by all threads of a block.
 __device__ void Multiply(const double* left, const double* right, int64_t rows, int64_t width,
                          const double* x, double* image, double* y) {
   __syncthreads();  // x is there

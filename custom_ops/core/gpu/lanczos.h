@@ -13,9 +13,9 @@ namespace tfx::core::gpu {
 
 constexpr int64_t LanczosScratch(int64_t rows, int64_t width) { return rows + 3 * width; }
 
-// If the verdict is that M is not safe: sets its tridiagonal matrix to that of Lanczos's method for
-// left^T right [width, width], a symmetric matrix with left and right [rows, width]. The largest
-// eigenvalue of the one is about that of the other, from below.
+// If M is not safe by the verdict: sets its tridiagonal matrix to the one of Lanczos's method for
+// left^T right [width, width], a symmetric matrix with left and right [rows, width]. Its largest
+// eigenvalue approximates the matrix's from below.
 //
 // Cost: at most 64 products, in one block of threads.
 void TridiagonalUnlessSafe(CUstream_st* stream, const double* left, const double* right,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches of kernels: of a block or a thread for each of n things, and what goes wrong.
+// Launches of kernels: a block or a thread for each of n items, and their errors.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_LAUNCH_EACH_H_
 #define TFX_LARGEOUT_CORE_GPU_LAUNCH_EACH_H_
@@ -11,8 +11,8 @@
 #include "core/gpu/cuda_on_cpu.h"
 #include "core/gpu/error.h"
 
-// n blocks of kThreads threads, without shared memory of a size that is chosen here. There may be
-// none, for which CUDA would refuse the empty grid.
+// n blocks of kThreads threads, without dynamic shared memory. n may be 0, although CUDA rejects an
+// empty grid.
 #define TFX_LAUNCH_BLOCKS(kernel, n, stream, ...)                                                 \
   do {                                                                                            \
     const int64_t num_blocks = (n);                                                               \
@@ -22,14 +22,14 @@
     }                                                                                             \
   } while (false)
 
-// At least n threads; OwnIndex() tells which is which.
+// At least n threads; OwnIndex() is the index of each.
 #define TFX_LAUNCH_THREADS(kernel, n, stream, ...)                                             \
   TFX_LAUNCH_BLOCKS(kernel, ::tfx::core::gpu::BlocksOf(n, ::tfx::core::gpu::kThreads), stream, \
                     __VA_ARGS__)
 
 namespace tfx::core::gpu {
 
-// Forgets what went wrong before, which is no concern of launches from here on.
+// Drops earlier errors, which do not concern launches from here on.
 inline void ForgetErrors() { cudaGetLastError(); }
 
 inline ErrorKind KindOf(cudaError_t error) {
@@ -58,15 +58,15 @@ inline Error ErrorOf(cudaError_t error) {
   return {KindOf(error), cudaGetErrorString(error)};
 }
 
-// What has gone wrong since ForgetErrors, or since it was last asked for. Where a launch fails,
-// those behind it don't take place (TFX_LAUNCH): what they work on is not there.
+// The error since ForgetErrors, or since the last call. After a failed launch, later launches are
+// skipped (TFX_LAUNCH), since their inputs are missing.
 inline Error LastError() { return ErrorOf(cudaGetLastError()); }
 
 inline dim3 Grid(int64_t x, int64_t y = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));
 }
 
-// Blocks of `size` threads, or of so many other things, that n take.
+// The number of blocks of `size` threads (or other items) for n.
 inline int64_t BlocksOf(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 __device__ inline int64_t OwnIndex() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }

@@ -13,8 +13,8 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// What the numbers of factors are. With kTf32 they are float32 in memory, and what is multiplied
-// has 10 bits behind the point.
+// The type of factors. With kTf32 they are float32 in memory, and rounded to 10 bits after the
+// point when multiplied.
 enum class Precision { kFloat32, kTf32, kBfloat16 };
 
 struct Factor {
@@ -22,24 +22,24 @@ struct Factor {
   bool is_transposed;   // in memory
 };
 
-// product = left right, or what it was before and that, with sums in float32. All by rows: left
-// [rows, depth], right [depth, columns]. Begins on a stream. Returns what is wrong.
+// product = left right, or product += left right, with sums in float32. All by rows: left [rows,
+// depth], right [depth, columns]. Runs on a stream. Returns an error.
 //
-// The same arguments give the same bits on one kind of device.
+// The same arguments give the same bits on the same kind of device.
 Error Multiply(CUstream_st* stream, Precision precision, const Factor& left, const Factor& right,
                int64_t rows, int64_t columns, int64_t depth, bool adds, float* product);
 
-// A factor of a product: a matrix by rows, which begin `stride` apart, or the transpose of one.
+// A factor of a product: a matrix by rows with distance `stride`, or its transpose.
 struct Factor64 {
   const double* data;
   int64_t stride;
   bool is_transposed = false;
 };
 
-// The matrix [rows, columns] that a product is added to: c = beta c + alpha a b. A beta of 0 needs
-// no c before.
+// The matrix [rows, columns] to which a product is added: c = beta c + alpha a b. With beta = 0, c
+// need not be initialized.
 //
-// REQUIRES: beta is 0 or 1 where the depth of the product is 0.
+// REQUIRES: beta is 0 or 1 if the depth of the product is 0.
 struct ProductSum {
   double* data;
   int64_t stride, rows, columns;

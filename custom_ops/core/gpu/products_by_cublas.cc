@@ -61,8 +61,8 @@ ErrorKind KindOf(cublasStatus_t status) {
   }
 }
 
-// What multiply(handle) returns, on a stream, as an error. cuBLAS goes by columns: a product's
-// transpose is the product of the factors' transposes, the other way round.
+// The status of multiply(handle) on a stream, as an error. cuBLAS stores matrices by columns: the
+// transpose of a product is the product of the transposed factors in reverse order.
 template <typename Function>
 Error OnStream(CUstream_st* stream, const Function& multiply) {
   Handles& handles = TheHandles();

@@ -14,7 +14,7 @@ struct CUstream_st;
 
 namespace tfx::core::gpu {
 
-// What is sorted: the upper half is the key.
+// The sorted entries: the upper half is the key.
 __device__ inline uint32_t KeyOf(uint64_t entry) { return static_cast<uint32_t>(entry >> 32); }
 
 __device__ inline uint64_t EntryOf(uint32_t key, uint32_t value) {
@@ -29,14 +29,14 @@ struct RadixSort {
   uint32_t* totals;
 };
 
-// Takes memory for n entries: about 16 bytes each.
+// Allocates memory for n entries: about 16 bytes each.
 RadixSort TakeRadixSort(int64_t n, Scratch* scratch);
 
-// Where entries have to be before they are sorted by the lowest `bits` bits of their keys.
+// The position of the entries before a sort by the lowest `bits` bits of their keys.
 uint64_t* UnsortedEntries(const RadixSort& sort, int bits);
 
-// Begins to sort n entries by the lowest `bits` bits of their keys, into `entries`. Equal ones stay
-// in order.
+// Starts to sort n entries by the lowest `bits` bits of their keys, into `entries`. The sort is
+// stable.
 // REQUIRES: the memory is for n entries or more, below 2^31.
 void SortEntries(CUstream_st* stream, int64_t n, int bits, const RadixSort& sort);
 

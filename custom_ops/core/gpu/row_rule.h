@@ -7,9 +7,9 @@
 
 namespace tfx::core::gpu {
 
-// What a step does to rows. Its learning rate is on the device, so that no host waits for it.
+// The update of rows in a step. Its learning rate is on the device, so that the host does not wait.
 struct RowRule {
-  RowStep step;                // but for its learning_rate and `kept`
+  RowStep step;                // except for its learning_rate and `kept`
   const float* learning_rate;  // a scalar
   double weight_decay;
   double beta_1, beta_2;  // of Adam

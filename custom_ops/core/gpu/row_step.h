@@ -20,20 +20,20 @@ __device__ inline float AdamCorrectionAt(const RowRule& rule, uint32_t age) {
   return static_cast<float>(sqrt(rest_2) / rest_1);
 }
 
-// Makes a row older by a step. Returns its learning rate.
+// Increments the age of a row. Returns its learning rate.
 __device__ inline float RateOfNextAge(const RowRule& rule, uint32_t* age) {
   constexpr uint32_t kLastAge = 0x7fffffff;
-  if (*age < kLastAge) ++*age;  // stays at the end
+  if (*age < kLastAge) ++*age;  // never exceeds kLastAge
   return *rule.learning_rate * AdamCorrectionAt(rule, *age);
 }
 
-// What scales a gradient, the squares of which add up to `squares`, down to the clip norm.
+// The factor that scales a gradient with squared norm `squares` down to the clip norm.
 __device__ inline float ClipScale(float clip_norm, float squares) {
   const float norm = sqrtf(squares);
   return norm > clip_norm ? clip_norm / norm : 1.f;
 }
 
-// What weights are multiplied by before the step.
+// The factor of weights before the step.
 __device__ inline float KeptBy(const RowRule& rule) {
   return static_cast<float>(1 - *rule.learning_rate * rule.weight_decay);
 }

@@ -7,7 +7,7 @@
 
 namespace tfx::core::gpu {
 
-// Deals out memory of a device. Without any, it only counts what is asked for.
+// Allocates from a block of device memory. With a null block it only counts bytes.
 class Scratch {
  public:
   // `memory` is aligned to 16, or null.

@@ -15,8 +15,8 @@
 namespace tfx::core::gpu {
 namespace {
 
-// Examples that a block of classes is at least sized for: each has a block of threads of its own,
-// which walks over all of them.
+// The smallest number of examples for which a block of classes is sized: each example has a
+// separate block of threads, which reads all of the classes.
 constexpr int64_t kFewestExamples = 256;
 constexpr size_t kSharedBytes = 8 * kWarps;
 

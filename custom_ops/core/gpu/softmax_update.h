@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// core/softmax_update.h on a GPU: three products a block of classes by cuBLAS, and between them a
-// kernel that makes gradients of logits while they are in the second-level cache.
+// core/softmax_update.h on a GPU: three products per block of classes by cuBLAS, and between them a
+// kernel that turns logits into gradients while they are in the second-level cache.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_SOFTMAX_UPDATE_H_
 #define TFX_LARGEOUT_CORE_GPU_SOFTMAX_UPDATE_H_
@@ -20,25 +20,25 @@ namespace tfx::core::gpu {
 
 struct SoftmaxUpdateInputs {
   LayerWeights weights;
-  LayerRows rows;      // of the same
-  SoftmaxBatch batch;  // `rounds` is not looked at
+  LayerRows rows;      // the layer's
+  SoftmaxBatch batch;  // `rounds` is not used
   RowRule rule;
-  bool updates;         // else only the gradient of h
+  bool updates;         // otherwise only the gradient of h
   Precision precision;  // of the products; with kBfloat16 dL/do is rounded, too
   int64_t numbers_at_a_time = kNumbersAtATime;
 };
 
 // Bytes of device memory that SoftmaxUpdate needs, aligned to 16. About 32 MiB of logits and as
-// much for gradients of W, or 16 KiB an example and 16 D KiB if that is more.
+// much for gradients of W, or 16 KiB per example and 16 D KiB if that is more.
 int64_t SoftmaxUpdateScratchBytes(const SoftmaxUpdateInputs& inputs);
 
-// Begins on a stream what core::SoftmaxUpdate does, with arrays on the device. The rows of a block
-// change after its part of hidden_gradient [B, D] is there. Returns what is wrong.
+// Starts core::SoftmaxUpdate on a stream, with arrays on the device. The rows of a block change
+// after its part of hidden_gradient [B, D] is computed. Returns an error.
 //
-// A label that is no row counts as padding. The result does not depend on the order in which
-// threads run. Numbers that are not finite end up in the weights: see that there are none.
+// A label without a row counts as padding. The result does not depend on the order of threads.
+// Numbers that are not finite would reach the weights: check them first.
 //
-// REQUIRES: what core::SoftmaxUpdate does, but for the labels.
+// REQUIRES: as core::SoftmaxUpdate, except for the labels.
 Error SoftmaxUpdate(CUstream_st* stream, const SoftmaxUpdateInputs& inputs, void* scratch,
                     float* hidden_gradient);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of exponentials relative to a maximum, of passes over the logits of a layer on a GPU.
+// Sums of exponentials relative to a maximum, for passes over the logits of a layer on a GPU.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_STREAMED_SOFTMAX_H_
 #define TFX_LARGEOUT_CORE_GPU_STREAMED_SOFTMAX_H_
@@ -9,7 +9,7 @@
 
 namespace tfx::core::gpu {
 
-// exp(logit - maximum), also of infinities.
+// exp(logit - maximum), also for infinities.
 __device__ inline float ExpBelow(float logit, float maximum) {
   return logit == maximum ? 1.f : expf(logit - maximum);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Candidates from buckets on a GPU are those of the processor.
+// Candidates from buckets on a GPU equal those on the processor.
 
 #include <algorithm>
 #include <cstdint>

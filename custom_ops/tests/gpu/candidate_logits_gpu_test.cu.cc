@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's logits of labels and candidates against those of the processor.
+// Compares logits of labels and candidates on a GPU and on the processor.
 
 #include <algorithm>
 #include <cmath>

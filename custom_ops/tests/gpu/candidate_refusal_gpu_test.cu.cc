@@ -70,7 +70,7 @@ void AGoodStepIsTaken(bool own) {
   EXPECT(step.kernel.Values() != problem.kernel);
 }
 
-// What `spoil` makes of a problem, a rate and a decay is refused at a place.
+// Expects a fault at a position after `spoil` has changed a problem, a rate and a decay.
 template <typename Spoil>
 void IsRefused(CandidateRefusal what, int64_t place, bool own, const Spoil& spoil) {
   CandidateProblem problem = Good(own);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's step on labels and candidates against that of the processor.
+// Compares the step on labels and candidates on a GPU and on the processor.
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ using test::DeviceArray;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A rule with numbers that whole ones stay exact with, and of Adam of which no row is new.
+// A rule with numbers for which integers stay exact; for Adam, no row is new.
 struct Rule {
   RowMethod method;
   float learning_rate = 0.5f;

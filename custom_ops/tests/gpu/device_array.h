@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arrays where kernels run: on the device under nvcc, else on the heap, where sanitizers watch
+// Arrays where kernels run: on the device under nvcc, else on the heap, where sanitizers check
 // them.
 
 #ifndef TFX_LARGEOUT_TESTS_GPU_DEVICE_ARRAY_H_
@@ -46,7 +46,7 @@ class DeviceArray {
 
   T* data() const { return data_; }
 
-  // What is in it when all that was begun has ended.
+  // Its content after all started work has ended.
   std::vector<T> Values() const {
     std::vector<T> values(size_);
 #ifdef __CUDACC__
@@ -67,10 +67,10 @@ class DeviceArray {
 #endif
 };
 
-// Copies of arrays on the device: each array has one, as long as it stays where it is.
+// Copies of arrays on the device: one per array, identified by its address.
 class DeviceCopies {
  public:
-  // Where the copy is.
+  // The address of the copy.
   template <typename T>
   T* operator()(const std::vector<T>& array) {
     std::shared_ptr<void>& copy = copies_[&array];
@@ -78,7 +78,7 @@ class DeviceCopies {
     return static_cast<DeviceArray<T>*>(copy.get())->data();
   }
 
-  // What has become of a copy; the array itself, if it has none.
+  // The present content of a copy; the array itself, if it has none.
   template <typename T>
   std::vector<T> Now(const std::vector<T>& array) const {
     const auto found = copies_.find(&array);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's factored layer against the naive one, and beside that of the processor.
+// Compares the factored layer on a GPU with the naive layer, and with the processor's.
 
 #include <cmath>
 #include <cstdint>
@@ -28,7 +28,7 @@ template <typename T>
 struct FactoredOnGpu {
   FactoredOnGpu(const Shape& shape, const Matrix& weights) : layer(shape, weights) {}
 
-  // `verdict` is what is refused.
+  // `verdict` has the faults.
   FactoredOutcome Step(const Batch<T>& b, double weight_decay, double max_condition, bool update) {
     const auto [classes, width, batch, num_labels] = b.shape;
     test::DeviceCopies of;
@@ -78,7 +78,7 @@ struct FactoredOnGpu {
     of.Back(&layer.current_slot);
   }
 
-  // The state is then that of the device.
+  // The state is then read from the device.
   bool HasFailed(const test::DeviceCopies& of) {
     EXPECT(may_fail || error.ok());
     if (!error.ok()) CopyToHost(of);
@@ -198,7 +198,7 @@ TEST(DivergingSteps) { DivergingStepsAreRefused<FactoredOnGpu>(); }
 
 TEST(OnlyTheGradient) { WithoutUpdateTheStateStays<FactoredOnGpu>(); }
 
-// What `spoil` makes of a batch, a layer and a decay is refused, with its position.
+// Expects a fault, with its position, after `spoil` has changed a batch, a layer and a decay.
 template <typename Spoil>
 void IsRefused(FactoredRefusal what, int64_t position, const Spoil& spoil) {
   const Shape shape = {40, 7, 5, 2};

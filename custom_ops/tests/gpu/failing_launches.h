@@ -15,13 +15,12 @@ namespace tfx::test {
 
 struct Outcome {
   core::gpu::Error error;
-  bool is_unchanged;  // what the call may change
+  bool is_unchanged;  // the outputs of the call
 };
 
-// Runs a call from the same state again and again: `run()` returns its outcome. Each time another
-// launch fails, once for a lack of memory. What it changes is as it was unless the error says it
-// may not be, and is so in each case if `never_changes`. Where all launches fail, nothing has
-// changed.
+// Runs a call repeatedly from the same state: `run()` returns its outcome. Each time another launch
+// fails, once for a lack of memory. Expects unchanged outputs unless the error says they may have
+// changed, and always with `never_changes`. If all launches fail, nothing has changed.
 template <typename Run>
 void FailEachLaunch(const Run& run, bool never_changes) {
   namespace gpu = core::gpu;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes on a GPU are those of the processor, to the bit: all numbers are small and whole, so that
+// Codes on a GPU equal those on the processor, bit for bit: all numbers are small integers, so that
 // products with planes are exact.
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tables that are brought up to date on a GPU are those of the processor, to the bit: all numbers
-// are small and whole, so that products with planes are exact.
+// Tables updated on a GPU equal those on the processor, bit for bit: all numbers are small
+// integers, so that products with planes are exact.
 
 #include <algorithm>
 #include <cstdint>

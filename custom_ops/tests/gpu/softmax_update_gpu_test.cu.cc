@@ -172,7 +172,7 @@ void AgreesWithTheProcessor(const Problem& p) {
   }
 }
 
-// Labels that are no rows, and one that stands there twice.
+// Labels without rows, and a repeated label.
 TEST(OddLabels) {
   Problem p(2, 3, 10, 3);
   p.labels = {7, 7, -1, 2, -1, 7};

@@ -16,7 +16,7 @@ namespace {
 
 using test::DeviceArray;
 
-// Ids in [-1, end], of which the first and the last are no classes.
+// Ids in [-1, end]; the first and the last are not classes.
 std::vector<int64_t> Ids(int64_t n, int64_t end, std::mt19937* random) {
   std::vector<int64_t> ids(n);
   for (int64_t& id : ids) id = static_cast<int64_t>((*random)() % (end + 2)) - 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's streamed logits against those of the processor.
+// Compares streamed logits on a GPU and on the processor.
 
 #include <algorithm>
 #include <cmath>
@@ -87,8 +87,8 @@ TEST(Tf32AndBfloat16) {
   ExpectSame(problem.OnGpu(Precision::kFloat32, true), problem.OnProcessor());
 }
 
-// TF32 rounds factors, on a device where the library finds that it pays; bfloat16 weights are
-// widened, not hidden activations rounded.
+// TF32 rounds factors, if the library finds it faster on a device; bfloat16 weights are widened,
+// hidden activations are not rounded.
 TEST(Rounding) {
   Problem problem(2, 3, 50, 1, 5);
   for (float& h : problem.hidden) h += 1.f / (1 << 14);
@@ -97,7 +97,7 @@ TEST(Rounding) {
 #ifndef __CUDACC__
   EXPECT(!Same(rounded.top_scores, exact.top_scores));
 #endif
-  // Three products of factors below 4, each of which is rounded by 2^-11 of itself at most.
+  // Three products of factors below 4, each rounded with a relative error of at most 2^-11.
   for (size_t i = 0; i < exact.top_scores.size(); ++i) {
     EXPECT(std::abs(rounded.top_scores[i] - exact.top_scores[i]) <= 3 * 16 * 0x1p-10f);
   }
