@@ -6,12 +6,13 @@
     python docs/prose.py docs/guides/gpu.md
 
 By proselint, with two of its own checks and the rules below. Code and generated tables are left
-out.
+out; of a notebook, lines are those of its texts one after the other.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from proselint.registry.checks.types import PreferredForms
 from proselint.tools import LintFile
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md")
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/notebooks/*.ipynb")
 
 _COUNTED = (
     r"(?:ms|seconds?|bytes?|numbers?|labels?|times|candidates|MiB|GB|rows?|requests?|lines?"
@@ -72,6 +73,15 @@ _NOT_PROSE = re.compile(
 )
 
 
+def text_of(page: Path) -> str:
+    """Returns a page's text; a notebook's is that of its cells in Markdown."""
+    text = page.read_text()
+    if page.suffix != ".ipynb":
+        return text
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells)
+
+
 def found_in(page: str) -> list[tuple[int, str]]:
     """Returns line and message of what a page must not say."""
     text = _NOT_PROSE.sub(lambda match: re.sub(r"[^\n]", "·", match[0]), page)
@@ -110,7 +120,7 @@ def main() -> int:
     """Prints what is found in pages that are named, or in all and in public docstrings."""
     named = [Path(name).resolve() for name in sys.argv[1:]]
     pages = named or [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
-    texts = [(str(page.relative_to(ROOT)), page.read_text()) for page in pages]
+    texts = [(str(page.relative_to(ROOT)), text_of(page)) for page in pages]
     found = 0
     for name, text in [*texts, *([] if named else docstrings())]:
         for line, message in found_in(text):

@@ -5,11 +5,11 @@ Two formats are read, plain or compressed (.xz, .gz, .bz2), fields parted by bla
 empty lines and lines that begin with # left out. Ids are integers of at least 1:
 
     user item item item ...    a line per user: the items in order of time
-    user item                  a line an action: a user's actions together, in order of time
+    user item                  a line per action: a user's actions together, in order of time
 
 A file in which each line has two fields is of the second kind. The last item of each user is for
-the test, the one before for validation, the rest for training. A user of fewer than three items is
-for training alone. The catalogue is all items of the file; class 0 is none of them, and the others
+the test, the one before for validation, the rest for training. A user with fewer than three items
+is used for training only. The catalogue is all items of the file; class 0 is none of them, the others
 follow by falling frequency in training, ties by lower id.
 """
 
@@ -161,7 +161,7 @@ def load(data: Path) -> Histories:
     alone = len(histories.users) - int(histories._splits.sum())
     print(
         f"{file}: {len(histories.users):,} users, {histories.num_classes - 1:,} items, "
-        f"{actions:,} actions; {alone:,} users of fewer than 3 for training alone"
+        f"{actions:,} actions; {alone:,} users with fewer than 3 actions, used for training only"
     )
     if not histories._splits.any():
         raise SystemExit(f"{file}: a user must have 3 items at least; got none that has")

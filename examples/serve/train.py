@@ -11,6 +11,7 @@ the layer that makes bags of them.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -41,9 +42,17 @@ def text_layer(train: SparseExamples, words: list[str]) -> TfIdf:
     return TfIdf(words, idf.astype(np.float32))
 
 
+def new_folder(text: str) -> Path:
+    """Returns a path to which `tlo.export` can write; known before the training."""
+    path = Path(text)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise argparse.ArgumentTypeError(f"must not be there, or be empty; got {text}")
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", help="new or empty folder for the model")
+    parser.add_argument("folder", type=new_folder, help="new or empty folder for the model")
     parser.add_argument("--config", choices=["hyper", "lemma"], default="hyper")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--examples", type=int, help="use only the first so many examples")
@@ -57,6 +66,8 @@ def main() -> None:
         for examples in load_wordnet(arguments.config)
     )
     train, test = tf_idf(counts, test)
+    if not 1 <= arguments.k <= train.num_labels:
+        parser.error(f"-k must be in [1, {train.num_labels}], the words; got {arguments.k}")
     model = build_model(train.num_features, train.num_labels)
     model.compile(
         tlo.optimizers.RowRMSprop(2e-3),

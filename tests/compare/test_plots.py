@@ -39,5 +39,12 @@ def test_panels_have_the_mean_of_the_seeds_and_a_band(monkeypatch):
     assert all(axes.get_xscale() == "log" for axes in result.axes)
 
 
+def test_without_times_their_axis_is_linear(monkeypatch):
+    """One step is not timed; a peer that is timed has no curve."""
+    head = make_result("a", [(0, 0, 0.0), (1, 0, 0.5)])
+    (result,) = drawn(monkeypatch, [head, make_result("peer", [(1, 3, 0.1)])])
+    assert [axes.get_xscale() for axes in result.axes] == 3 * ["linear", "log"]
+
+
 def test_without_a_trained_point_there_is_no_picture(monkeypatch):
     assert drawn(monkeypatch, [make_result("a", [(0, 0, 0.0)])]) == []

@@ -70,6 +70,18 @@ def imported(code):
             yield node.module
 
 
+INSTALLED = {"tfx_largeout", "keras", "numpy", "tensorflow", *sys.stdlib_module_names}
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_a_page_says_what_to_install_beside_the_package(page):
+    text = page.read_text()
+    modules = {each.partition(".")[0] for code in BLOCK.findall(text) for each in imported(code)}
+    missing = [each for each in modules - INSTALLED if f"pip install {each}" not in text]
+    assert not missing
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("title", PEERS)
 def test_a_peer_runs(title, tmp_path, monkeypatch):

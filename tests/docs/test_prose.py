@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,14 @@ def test_phrases_are_found_with_their_lines_in_prose_alone():
     ]
 
 
+def test_of_a_notebook_its_texts_are_read(tmp_path):
+    cells = [{"cell_type": "markdown", "source": ["# It\n", "pays"]}]
+    cells.append({"cell_type": "code", "source": ["refuse()"]})
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}))
+    assert prose.text_of(tmp_path / "a.ipynb") == "# It\npays"
+
+
 def test_all_pages_are_clean():
     pages = [page for pattern in prose.PAGES for page in sorted(prose.ROOT.glob(pattern))]
-    found = {page.name: prose.found_in(page.read_text()) for page in pages}
+    found = {page.name: prose.found_in(prose.text_of(page)) for page in pages}
     assert not {name: each for name, each in found.items() if each}

@@ -103,6 +103,22 @@ def test_texts_are_cut_as_the_data_were(train):
     np.testing.assert_allclose(tf.sparse.to_dense(layer(tf.constant(TEXTS))), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [(["words"], "must not be there, or be empty; got words"), (["new", "-k=0"], "-k must be in")],
+)
+def test_what_would_fail_after_the_training_fails_before_it(
+    train, tmp_path, monkeypatch, capsys, options, error
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "1").touch()
+    monkeypatch.setattr(sys, "argv", ["train.py", *options])
+    with pytest.raises(SystemExit):
+        train.main()
+    assert error in capsys.readouterr().err
+
+
 @pytest.mark.thorough
 def test_trains_and_exports(tmp_path):
     options = ("--config=lemma", "--epochs=1", "--examples=1500", "-k=20")

@@ -192,7 +192,8 @@ def _describe_length(job: Job) -> str:
     if job.training.workers > 1:
         count += f" over {job.training.workers} workers"
     if job.training.epochs is not None:
-        count += f", {job.training.epochs:g} epochs each"
+        epochs = job.training.epochs
+        count += f", {epochs:g} epoch{'s' * (epochs != 1)} each"
     else:
         count += f", {job.training.budget:g} s of training each"
     return f"{count}; then {', '.join(job.peers)}" if job.peers else count

@@ -42,7 +42,6 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
     heads = by_head(result for result in results if len(result.curve) > 1)
     if not heads:
         return
-    timed = any(result.seconds > 0 for result in results)  # False with only one step
     figure = Figure(figsize=(11, 11), dpi=110, layout="constrained")
     figure.suptitle(title, parse_math=False)
     panels = figure.subplots(3, 2, sharex="col", sharey="row")
@@ -52,7 +51,8 @@ def plot_curves(results: Sequence[HeadResult], title: str, path: Path) -> None:
             panel.set_prop_cycle(cycler(linestyle=_DASHES) * cycler(color=_COLORS))
             for head, runs in heads.items():
                 _draw(panel, head, runs, against, field, scale)
-            if timed:
+            # Without a time where each head took one step alone.
+            if any((line.get_xdata() > 0).any() for line in panel.get_lines()):
                 panel.set_xscale("log", nonpositive="mask")
                 panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
                 panel.xaxis.set_major_formatter("{x:g}")

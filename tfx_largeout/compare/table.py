@@ -110,8 +110,8 @@ def _epoch(row: SummaryRow) -> str:
 _COLUMNS: tuple[tuple[tuple[str, str], Callable[[SummaryRow], str]], ...] = (
     (("", "head"), lambda row: row.head),
     (("", "steps"), lambda row: str(row.steps) if row.steps else _NONE),
-    (("ms a", "step"), lambda row: _figures(row.ms_per_step)),
-    (("s an", "epoch"), _epoch),
+    (("ms per", "step"), lambda row: _figures(row.ms_per_step)),
+    (("s per", "epoch"), _epoch),
     (("speed", "up"), lambda row: _figures(row.speed_up)),
     (("", "P@1"), lambda row: _percent(row.precision_at_1, row.precision_at_1_spread)),
     (("", "P@3"), lambda row: _percent(row.precision_at_3, row.precision_at_3_spread)),
