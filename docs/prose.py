@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/notebooks/*.ipynb")
 
 _COUNTED = (
-    r"(?:ms|seconds?|bytes?|numbers?|labels?|times|candidates|MiB|GB|rows?|requests?|lines?"
-    r"|classes)"
+    r"(?:ms|seconds?|bytes?|numbers?|values?|labels?|times|candidates|MiB|GB|rows?|requests?"
+    r"|lines?|classes|examples)"
 )
 _PER = r"(?:step|example|class|worker|second|user|epoch|row|request|batch|table|position|line)"
 

@@ -41,7 +41,7 @@ def test_panels_have_the_mean_of_the_seeds_and_a_band(monkeypatch):
 
 def test_without_times_their_axis_is_linear(monkeypatch):
     """One step is not timed; a peer that is timed has no curve."""
-    head = make_result("a", [(0, 0, 0.0), (1, 0, 0.5)])
+    head = dataclasses.replace(make_result("a", [(0, 0, 0.0), (1, 0, 0.5)]), batch_size=8)
     (result,) = drawn(monkeypatch, [head, make_result("peer", [(1, 3, 0.1)])])
     assert [axes.get_xscale() for axes in result.axes] == 3 * ["linear", "log"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tutorials and guides, run from the first block to the last; and what they print is what they say.
+"""Tutorials, guides and extras run from the first block to the last, and print what they say.
 
 A line `print(...)  # text` must print this text; behind `# about` numbers may differ by a tenth.
 """
@@ -17,7 +17,8 @@ from child import run_child
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(page for kind in ("guides", "tutorials") for page in (DOCS / kind).glob("*.md"))
+KINDS = ("guides", "tutorials", "extras")
+PAGES = sorted(page for kind in KINDS for page in (DOCS / kind).glob("*.md"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PEER = re.compile(r'^```python title="([^"]*)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
