@@ -9,8 +9,8 @@ empty lines and lines that begin with # left out. Ids are integers of at least 1
 
 A file in which each line has two fields is of the second kind. The last item of each user is for
 the test, the one before for validation, the rest for training. A user with fewer than three items
-is used for training only. The catalogue is all items of the file; class 0 is none of them, the others
-follow by falling frequency in training, ties by lower id.
+is used for training only. The catalogue is all items of the file; class 0 is none of them, the
+others follow by falling frequency in training, ties by lower id.
 """
 
 from __future__ import annotations

@@ -44,7 +44,9 @@ def test_the_parts_and_the_numbering_of_classes(tmp_path, capsys):
     written(tmp_path, SEQUENCES)
     written(tmp_path, "Source: a shop", "SOURCE.txt")
     data = histories.load(tmp_path)
-    assert "3 users, 6 items, 9 actions; 1 users with fewer than 3 actions" in capsys.readouterr().out
+    assert (
+        "3 users, 6 items, 9 actions; 1 users with fewer than 3 actions" in capsys.readouterr().out
+    )
     # Trained on: 7 8 (user 3), 9 (user 1), 5 7 (user 8, too short to be split). Then 2 and 4.
     assert data.ids.tolist() == [0, 7, 5, 8, 9, 2, 4]
     assert data.counts.tolist() == [0, 2, 1, 1, 1, 0, 0]
