@@ -26,7 +26,7 @@ from build_backend import SUPPORTED, find_tensorflow  # noqa: E402
 from build_cache import BuildCache  # noqa: E402
 
 TENSORFLOW = find_tensorflow()
-COMPILERS = ("c++", "g++", "clang++", "icpx")  # of those that CMake looks for
+COMPILERS = ("c++", "g++", "clang++", "icpx")  # among the ones that CMake tries
 
 
 def _program(name: str) -> str:
@@ -52,7 +52,7 @@ def _reason_to_leave_out() -> str | None:
     if wanted == "off":
         return "TFX_LIBRARY was off"
     if wanted == "on" or os.environ.get("CXX") or any(map(_runs, COMPILERS)):
-        return None  # a CXX that is no compiler is for CMake to refuse
+        return None  # an invalid CXX is left to CMake's error
     return f"no C++ compiler was found (none of {', '.join(COMPILERS)} runs, and CXX is not set)"
 
 
@@ -121,7 +121,7 @@ class CMakeBuild(build_ext):
             f"-DTFX_CUDA={os.environ.get('TFX_CUDA', 'auto')}",
         ]
         if TENSORFLOW is not None and TENSORFLOW.folder not in sys.path:
-            # That of the environment, which pip hides from a build by this variable.
+            # The environment's TensorFlow; pip hides it from a build by this variable.
             configure.append("-DTFX_PYTHON_ENVIRONMENT=--unset=PYTHONPATH")
         subprocess.run([cmake, *configure], check=True)
         jobs = ["--parallel", str(self.parallel)] if self.parallel else []

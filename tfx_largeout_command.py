@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `tfx-largeout`, without the lines with which TensorFlow starts.
+"""The command `tfx-largeout`, without TensorFlow's lines at its start.
 
-TensorFlow writes them when it is imported, whatever TF_CPP_MIN_LOG_LEVEL says, and the package
-imports it: so this module stands outside of the package. Whoever sets the variable sees all.
+TensorFlow prints them at import, for any TF_CPP_MIN_LOG_LEVEL, and the package imports
+TensorFlow: so this module is outside of the package. If you set the variable, all lines are shown.
 """
 
 from __future__ import annotations

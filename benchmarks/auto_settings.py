@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What settings that choose themselves cost, beside an epoch of training: shipped WordNet data.
+"""The cost of automatic settings compared with an epoch of training: shipped WordNet data.
 
 A head is trained on WordNet's hypernyms (139,536 classes, batches of 512, D = 128) for an epoch,
-with shared log-uniform candidates and with each example's own. Then, in turns with two more epochs,
-`choose_num_sampled` is asked for S on 256 training examples, and `choose_hash_index` for K and L,
-with 256 queries. What they have chosen is measured on 256 test examples that they have not seen.
+with shared log-uniform candidates and with candidates per example. Then, in turns with two more
+epochs, `choose_num_sampled` chooses S on 256 training examples, and `choose_hash_index` K and L,
+with 256 queries. Their choices are measured on 256 unseen test examples.
 
-Seconds are those of the clock, and of the processor (of all threads), which say more on a machine
-that does other things as well. `epochs_at_2_percent` is the number of epochs of which one such
-choice takes 2% of the processor's time.
+Seconds are wall time, and CPU time over all threads, which is more reliable on a busy machine.
+`epochs_at_2_percent` is the number of epochs for which one such choice takes 2% of the CPU time.
 
     python benchmarks/auto_settings.py            # two minutes on a quiet machine
     python benchmarks/auto_settings.py --quick    # one epoch, nothing is written

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that `choose_settings` finds in a minute, beside others: shipped WordNet data.
+"""Settings that `choose_settings` finds in a minute, compared with others: shipped WordNet data.
 
 The model of the comparison (WordNet's hypernyms, 139,536 classes, batches of 512, D = 256, dropout,
-`SampledHead` with `ComplementarySum`) begins with the default rates of Keras and of this package,
+`SampledHead` with `ComplementarySum`) starts with the default rates of Keras and of this package,
 1e-3, and 1,000 log-uniform candidates. `choose_settings` gets 60 seconds, on training examples.
-Then three models train for the same seconds each, rates falling in a line as in the comparison, and
-are evaluated on the test examples: with the default settings, the chosen ones, and those of the
-comparison, which benchmarks/first_table.py has searched for in many whole trainings.
+Then three models train for the same time, with linearly falling rates as in the comparison, and are
+evaluated on the test examples: with the default settings, the chosen ones, and the settings of the
+comparison, which benchmarks/first_table.py found by many full trainings.
 
     python benchmarks/choose_settings.py            # three minutes on a quiet machine
     python benchmarks/choose_settings.py --quick    # few seconds each, nothing is written

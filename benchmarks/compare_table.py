@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One table of several runs of `tfx-largeout compare` on the same data, as the papers have it.
+"""One table of several runs of `tfx-largeout compare` on the same data, as in the papers.
 
-For each head the best P@1 over its evaluations, and the epoch of it; P@5 there; how many epochs and
-seconds it took to reach 50% and 90% of the best P@1 of the full softmax; seconds an epoch.
+For each head the best P@1 over its evaluations, its epoch, and P@5 at this epoch; epochs and
+seconds to 50% and 90% of the best P@1 of the full softmax; seconds per epoch.
 
     tfx-largeout compare --heads full_softmax --data DATA --epochs 5 --evaluations 5 --output a
     tfx-largeout compare --heads lsh_embedding --data DATA --epochs 5 --evaluations 5 --output b

@@ -8,19 +8,19 @@
     python benchmarks/deep_autoencoder.py --figure
 
 The network of Hinton and Salakhutdinov 2006 and of Martens 2010, 784-1000-500-250-30 and back,
-sigmoid but for the linear code, from Martens' sparse initial weights, with his L2 weight of 2e-5.
-It is trained on the cross entropy of 60,000 images, which Keras means over pixels; Martens' sums
-are 784 times as large, and so are his L2 weight and the damping of 45 that he starts with.
+sigmoid except for the linear code, from Martens' sparse initial weights, with an L2 weight of 2e-5.
+It is trained on the cross entropy of 60,000 images, which Keras averages over pixels; Martens' sums
+are 784 times as large, and so are the L2 weight and the initial damping of 45.
 
-- error: the sum of squared differences of an image's pixels, its mean over the first 10,000
+- error: the sum of squared differences of an image's pixels, averaged over the first 10,000
   training images and over all test images.
-- seconds: of the processor, for all threads, without evaluation: others may use the machine.
-- passes: examples that went through the network for whatever purpose (gradients, products, line
-  search), over those of the training set.
-- damping: of the iteration, in units of the mean over pixels; 0 where there is none.
+- seconds: CPU time over all threads, without evaluation: others may use the machine.
+- passes: examples that went through the network for any purpose (gradients, products, line search),
+  divided by the size of the training set.
+- damping: of the iteration, for the mean over pixels; 0 without damping.
 
-`--tune` tries rates briefly; a run takes the one with the least training error. Rows replace those
-of the same method.
+`--tune` tries rates briefly; a run takes the rate with the least training error. Rows replace
+earlier rows of the same method.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def tune(method: str, rates: list[float], data: dict[str, np.ndarray], seconds: 
 
 
 def best_rate(method: str) -> float:
-    """Returns the rate with the least training error of those that `tune` has tried."""
+    """Returns the rate with the least training error among those tried by `tune`."""
     rows = [row for row in rows_of(RATES) if row["method"] == method]
     return float(min(rows, key=lambda row: _or_infinity(row["training_error"]))["rate"])
 

@@ -2,7 +2,7 @@
 """DenseHead, the baseline of every comparison: is it TensorFlow at its best?
 
 The claim: a gradient step of the full softmax that gathers the target rows of W is no slower than
-TensorFlow's fused `sparse_softmax_cross_entropy_with_logits` (one label an example), and quicker
+TensorFlow's fused `sparse_softmax_cross_entropy_with_logits` (one label per example), and faster
 than one that gathers the target logits from the logits.
 
     python benchmarks/dense_head.py            # writes a CSV row

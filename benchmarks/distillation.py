@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small student that learns from a larger teacher's best classes, beside one of hard labels.
+"""A small student that learns from a larger teacher's best classes, compared with hard labels.
 
 WordNet's reverse dictionary (shipped). The teacher is a model of 256 hidden units; the students
-have 32, a `SampledHead` and `ComplementarySum`. Those of `hard` get the labels of the data set, Y;
-those of `soft` these and the teacher's K best classes, with probabilities
-p = share * teacher + (1 - share) / |Y|. What the K best leave of 1 the loss ignores.
+have 32, a `SampledHead` and `ComplementarySum`. `hard` students get the labels of the data set, Y;
+`soft` students get Y and the teacher's K best classes, with probabilities
+p = share * teacher + (1 - share) / |Y|. The loss ignores the remaining probability.
 
 Both students have the same steps. The learning rate of the head, and the share, are chosen on
 examples held out from training (`split` = "held_out", seed 0), by P@1; then seeds 1, 2 and 3 are
@@ -13,9 +13,9 @@ measured on the test examples.
     python benchmarks/distillation.py
     python benchmarks/distillation.py --labels hard --epochs 12
 
-A step with soft labels takes about twice the time, as it looks at more rows; the second line gives
-hard labels as much. A row a run is written when it has ended, and a second start skips what is
-there. Where students with soft labels are left to train, the teacher is made anew.
+A step with soft labels takes about twice the time, as it reads more rows; the second line gives
+hard labels as much time. One row per finished run is written, and a restart skips finished runs. If
+soft students remain, the teacher is trained again.
 """
 
 from __future__ import annotations

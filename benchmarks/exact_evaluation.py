@@ -2,8 +2,8 @@
 """Exact evaluation: `streamed_logits` against matmul, bias, reduce_logsumexp and top_k.
 
 The claim: with 1,000,000 classes, hidden width 128, batch 256 and k = 5, the custom op is at least
-3 times as fast as the four TensorFlow ops and adds at most 64 MiB of memory. The op also gives the
-logit and the rank of one label an example; `tensorflow` is spared that, `tensorflow_same` is not.
+3 times as fast as the four TensorFlow ops and adds at most 64 MiB of memory. The op also returns
+the logit and the rank of one label per example; `tensorflow` does not, `tensorflow_same` does.
 
     python benchmarks/exact_evaluation.py            # all rows, some minutes
     python benchmarks/exact_evaluation.py --quick    # small rows only, nothing is written

@@ -2,9 +2,9 @@
 """A training step of ExactSoftmaxHead against DenseHead, the full softmax.
 
 DenseHead is trained by Keras's Adam, as users would, and by `FusedAdam`, which takes the same
-steps. The claims, against Keras's, with a softmax as in training (`zipf`). At C = 139,536, D = 128,
-B = 512 a step with a selected gradient takes at most a third of the time (products of bfloat16:
-1 / 4.5), and with that of all classes and products of bfloat16 at most 1 / 1.5. At C = 670,091,
+steps. The claims, against Keras's Adam, with a softmax as in training (`zipf`): at C = 139,536, D =
+128, B = 512 a step with a selected gradient takes at most a third of the time (bfloat16 products: 1
+/ 4.5), and with the gradient of all classes and bfloat16 products at most 1 / 1.5. At C = 670,091,
 B = 1024 the selected gradient takes at most 1 / 3.5 (bfloat16: 1 / 5), and a process holds at most
 1 / 3 of the memory.
 
@@ -12,11 +12,11 @@ B = 1024 the selected gradient takes at most 1 / 3.5 (bfloat16: 1 / 5), and a pr
     python benchmarks/exact_softmax.py --quick   # a small one, nothing is written
     python benchmarks/exact_softmax.py --smoothing   # what label smoothing adds to a step
 
-Methods take turns in one process, each with weights of its own. A step is one of `fit`, with a
-hidden layer of D. `softmax` says what the softmax looks like: `uniform`, as before the
-first step, where the classes that are kept are all over W; or `zipf`, where p_c falls as 1 / rank,
-as soon as a model knows how frequent the classes are. Memory is measured in a process a method.
-Run it with nothing else on the machine.
+Methods take turns in one process, each with separate weights. A step is a step of `fit`, with a
+hidden layer of D. `softmax` is the kind of softmax: `uniform`, as before the first step, where the
+kept classes are spread over W; or `zipf`, where p_c falls as 1 / rank, as soon as a model has
+learned the class frequencies. Memory is measured in a separate process per method. Run it with
+nothing else on the machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is the factored layer the naive layer, after thousands of steps of real training?
 
-The WordNet reverse dictionary with a hidden layer, trained through FactoredHead in float32. Beside
-it, a naive layer in float64 takes its own SGD steps on the same hidden activations, with gradients
-from all of its own logits. Compared are W and the curve of the loss. A naive layer in float32 shows
-what rounding alone does.
+The WordNet reverse dictionary with a hidden layer, trained through FactoredHead in float32. For
+comparison, a naive layer in float64 takes SGD steps on the same hidden activations, with gradients
+from all of its logits. W and the curve of the loss are compared. A naive layer in float32 shows the
+effect of rounding alone.
 
     python benchmarks/factored_equivalence.py                # 10,000 steps; writes CSV rows
     python benchmarks/factored_equivalence.py --steps 200    # nothing is written

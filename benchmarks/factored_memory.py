@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that it takes to build a FactoredHead, and to train it, beside V itself.
+"""The memory to build a FactoredHead, and to train it, besides V itself.
 
 The claim: no temporary of V's size, neither at initialization nor in a step. Each row is measured
-in a process of its own.
+in a separate process.
 
     python benchmarks/factored_memory.py            # C = 1,000,000; writes CSV rows
     python benchmarks/factored_memory.py --quick    # C = 100,000; nothing is written

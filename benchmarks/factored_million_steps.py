@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A million steps of FactoredHead in float32: how far is W from that of a naive layer in float64?
+"""A million steps of FactoredHead in float32: how far is W from a naive float64 layer's W?
 
 Both see the same batches, of positive h, from a fixed pool. Each batch is scaled so that the
 largest eigenvalue of H^T H is 1: with the squared error, 2 eta lambda_max of H^T diag(dL/dq) H is
-what the row says in every step, and the naive layer is stable below 2. A naive layer in float32
-shows what rounding alone does.
+the value in the row in every step, and the naive layer is stable below 2. A naive layer in float32
+shows the effect of rounding alone.
 
-The gradients of the squared error with respect to the statistics do not depend on W. Those of the
-Taylor softmax do: "own" lets each layer take the gradients of its own logits, as in training;
-"given" hands the naive layers those of the head, which leaves the errors of the update alone.
+The gradients of the squared error with respect to the statistics do not depend on W. The gradients
+of the Taylor softmax do: with "own" each layer uses the gradients of its logits, as in training;
+with "given" the naive layers use the head's gradients, which isolates the errors of the update.
 
     python benchmarks/factored_million_steps.py                 # writes CSV rows
     python benchmarks/factored_million_steps.py --steps 10000   # nothing is written
@@ -40,11 +40,11 @@ LOOKS = 100  # at W, evenly; beside them at 1,000, 10,000, ... steps, each of wh
 
 
 class Run(NamedTuple):
-    """What is trained.
+    """The settings of a training.
 
     Attributes:
-        loss: The sum over the batch of this.
-        gradients: Whether a naive layer takes its "own" or is "given" those of the head.
+        loss: The loss, summed over the batch.
+        gradients: Whether a naive layer uses its "own" gradients or is "given" the head's.
         two_eta_lambda: For the Taylor softmax while all logits are 0.
         eta_decay: eta times the weight decay.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The factored update against the naive layer: the same SGD step on squared error.
 
-The claims: at C = 793,471, D = 300, B = 128 and one label an example, in a graph loop, a step is
+The claims: at C = 793,471, D = 300, B = 128 and one label per example, in a graph loop, a step is
 at least 900 times as fast as TensorFlow's at its best; at C = 10,000,000 it takes at most 1.15
 times as long as at C = 100,000. And one `fit` step of a whole model with two hidden layers of 300,
 against the same model with a dense head (the paper's Table 1: 501 times).
@@ -10,11 +10,11 @@ against the same model with a dense head (the paper's Table 1: 501 times).
     python benchmarks/factored_update.py --only claim
     python benchmarks/factored_update.py --quick     # small rows, nothing is written
 
-A call runs many steps in one `tf.while_loop`, each with labels of its own, uniform over all
-classes, so that rows come from main memory; sides take turns in one process. `current`: no target
-row waits for a transition, as before the first new anchor. `stale`: each does, and is caught up
-when it is gathered. `training`: likewise, and new anchors are set as they are needed at
-2 eta lambda_max = 0.02. Run it with nothing else on the machine.
+A call runs many steps in one `tf.while_loop`, each with other labels, uniform over all classes, so
+that rows come from main memory; methods take turns in one process. `current`: no target row is
+stale, as before the first new anchor. `stale`: each is, and is converted when it is gathered.
+`training`: likewise, and new anchors are set when needed, at 2 eta lambda_max = 0.02. Run it with
+nothing else on the machine.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures in README and docs come from CSV files: fills them in, or checks that they are true.
+"""Fills figures in README and docs from CSV files, or checks that they match.
 
     python benchmarks/figures.py            # fills in
     python benchmarks/figures.py --check    # says what is not as the CSV has it; exit code 1

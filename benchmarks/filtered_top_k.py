@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exact search without excluded classes against the plain one: `TopK` with and without.
 
-The claim: with 200 ids an example, the search takes at most 1.2 times as long. `best_first` are
-each example's own best classes, which have to be looked up most; `random` are any.
+The claim: with 200 ids per example, the search takes at most 1.2 times as long. `best_first`
+excludes each example's best classes, which need most lookups; `random` excludes random ones.
 
     python benchmarks/filtered_top_k.py            # all rows, about a minute
     python benchmarks/filtered_top_k.py --quick    # a small row only, nothing is written

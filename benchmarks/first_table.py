@@ -27,7 +27,7 @@ from tfx_largeout.compare.results import HeadResult, time_to_reach
 
 OURS = "complementary_sum"
 _HELD_OUT = 0.08
-# For each head settings to try; those that are not named are the defaults of the command.
+# For each head the settings to try; others have the defaults of the command.
 _RATES: dict[str, dict[str, list[float]]] = {
     OURS: {"row_adam": [0.015, 0.03, 0.06]},
     "tf_sampled_softmax_row_adam": {"row_adam": [0.015, 0.03, 0.06]},

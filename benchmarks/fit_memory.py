@@ -66,7 +66,7 @@ def measure(kind: str, forget: bool) -> list[int]:
 
 
 def main() -> None:
-    """Measures each kind with and without `forget`, each in a process of its own."""
+    """Measures each kind with and without `forget`, each in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""P@1 by seconds with five million classes, whose examples are streamed from disk.
+"""P@1 by seconds with five million classes and examples streamed from disk.
 
     python benchmarks/five_million.py --labels zipf         # or uniform
     python benchmarks/five_million.py --labels zipf --classes 50000 --budget 5 --output /tmp/a.csv
 
-The data are made here, and written to a file that training reads in order, once or as often as the
-budget allows. A class owns 8 of 200,000 words, by a hash of its number; an example shows 7 of them
-and one that means nothing. Labels are drawn from 1 / (c + 10) (`zipf`), or are all alike
-(`uniform`); so a class can be told from one example, and most classes have one or none.
+The data are generated here, and written to a file that training reads in order, once or as often as
+the budget allows. A class has 8 of 200,000 words, by a hash of its number; an example has 7 of them
+and a random one. Labels are drawn from 1 / (c + 10) (`zipf`) or uniformly (`uniform`); so one
+example is enough to recognize a class, and most classes have one or none.
 
 The model: the mean of 8 embeddings, layer normalization, and `SampledHead` with 1,000 candidates
-that are shared by the batch of 512 (but for `own`: 30 of each example's own), with
-`ComplementarySum` and biases of log class frequencies. Samplers are those of small_budgets.py,
-`static` the distribution that the labels were drawn from. Each has the rate that was best of
-`--rates` after `--tuning` seconds. A row an epoch of `--steps` steps. Seconds are those of the
-processor in training, evaluation on 1,024 examples left out.
+shared by the batch of 512 (with `own`: 30 per example), with `ComplementarySum` and biases of log
+class frequencies. Samplers are as in small_budgets.py; `static` is the distribution of the labels.
+Each uses the best of `--rates` after `--tuning` seconds. One row per epoch of `--steps` steps.
+Seconds are CPU time of training, without the evaluation on 1,024 examples.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ OUTPUT = harness.RESULTS / "five_million.csv"
 WORDS, OWNED, WIDTH, BATCH, TESTS, SEED = 200_000, 8, 64, 512, 1024, 0
 SHARED, OWN, BLOCK = 1000, 30, 1 << 20
 STATIC = {"zipf": "log_uniform", "uniform": "uniform"}
-METHODS = {  # sampler of small_budgets.py, or that of the labels; own candidates?
+METHODS = {  # sampler of small_budgets.py, or the labels' distribution; per example?
     "static": (None, False),
     "static, own": (None, True),
     "midx_rq": ("midx_rq", False),
@@ -116,7 +115,7 @@ class Clock(keras.callbacks.Callback):
 
 
 def train(method: str, rate: float, budget: float, file: Path, arguments: Any) -> list[dict]:
-    """Trains; returns a row an epoch."""
+    """Trains; returns a row per epoch."""
     keras.utils.set_random_seed(SEED)
     labels = np.memmap(file, np.int32, "r").reshape(-1, 1 + OWNED)[:, 0]
     counts = np.bincount(labels, minlength=arguments.classes) + 1
@@ -170,7 +169,7 @@ def train(method: str, rate: float, budget: float, file: Path, arguments: Any) -
 
 
 def main() -> None:
-    """Writes the data, tunes and trains each method in a process of its own."""
+    """Writes the data, tunes and trains each method in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--labels", choices=STATIC, required=True)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: fair timing, peak memory, facts about the machine, CSV rows.
+"""Common parts of benchmarks: fair timing, peak memory, facts about the machine, CSV rows.
 
 A benchmark compares methods side by side. `alternate` times them in turns in one process, so that a
 busy machine slows all of them alike: trust the ratios. `peak_mib` measures what one call adds to
-the resident memory; run it in a process of its own (`in_child`), because freed memory stays with
-the process and would hide the next peak.
+the resident memory; run it in a separate process (`in_child`), because freed memory stays with the
+process and would hide the next peak.
 """
 
 from __future__ import annotations

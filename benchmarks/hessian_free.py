@@ -10,18 +10,18 @@
     python benchmarks/hessian_free.py --only sampling
     python benchmarks/hessian_free.py --only figures
 
-- products: seconds of a Gauss-Newton product over those of a gradient, on the same batch.
+- products: seconds of a Gauss-Newton product divided by seconds of a gradient, on the same batch.
 - system: a fixed matrix B of the FSDD network, half trained; conjugate gradients on B d = -g
-  without a preconditioner, then with pairs of that run, for the same g and that of another sample.
-- training: the paper's table. A method runs until the held-out loss has reached the network's
-  target, or its time is over (`--seconds`); Adam with the best of a list of learning rates.
-- sampling: out of the rows of training (`--seed 0` and `--seed 1`): examples that went through the
+  without a preconditioner, then with pairs of this run, for the same g and for another sample's g.
+- training: the paper's table. A method runs until the held-out loss reaches the network's target,
+  or its time is over (`--seconds`); Adam with the best of a list of learning rates.
+- sampling: from the rows of training (`--seed 0` and `--seed 1`): examples that went through the
   FSDD network until the held-out loss was 1, with fixed, geometric and variance samples.
 - figures: PNGs from the CSV files.
 
-Rows of `training` replace those of the same network, method and seed, so that methods can be run
-one at a time (`--methods`). Inputs are files of arrays, whose sources docs/extras/hessian_free.md
-names; `--quick` writes nothing.
+Rows of `training` replace earlier rows of the same network, method and seed, so that methods can be
+run one at a time (`--methods`). Inputs are files of arrays; docs/extras/hessian_free.md has their
+sources; `--quick` writes nothing.
 """
 
 from __future__ import annotations
@@ -303,9 +303,9 @@ def hessian_free_run(
 def adam_run(
     network: Network, rate: float, seed: int, seconds: float
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Trains by Keras's Adam, with a look at the held-out loss every 100 steps.
+    """Trains by Keras's Adam, and measures the held-out loss every 100 steps.
 
-    The row is that of the look with the least loss.
+    The row is of the measurement with the least loss.
     """
     keras.utils.set_random_seed(seed)
     model = network.make()

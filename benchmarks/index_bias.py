@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bias of Z when candidates come from a hash index, on trained weights: WordNet.
 
-The claims: the sum over what an index finds, as in the papers, is far below Z; with other
-candidates that stand for the rest, or with the probability to be found, the estimate of Z is
-unbiased. The variance decides which is of use: it is measured too.
+The claims: the sum over classes that an index finds, as in the papers, is far below Z; with other
+candidates for the rest, or with the probability of being found, the estimate of Z is unbiased. The
+variance, which decides what is useful, is measured, too.
 
-Weights as in `index_recall.py`. For 64 test examples, the estimate is that of `ComplementarySum`:
-the labels, and each other candidate over its expected count. What is random: where candidates are
-drawn, the draw (the tables are fixed); where they are only found, the hash functions.
+Weights as in `index_recall.py`. For 64 test examples, the estimate is as in `ComplementarySum`: the
+labels, and each other candidate divided by its expected count. Random are: the draw, if candidates
+are drawn (the tables are fixed); the hash functions, if candidates are only found.
 
     python benchmarks/index_bias.py            # four minutes
     python benchmarks/index_bias.py --quick    # one epoch, nothing is written

@@ -78,7 +78,7 @@ def train(epochs: int) -> Trained:
 
 
 def rows_of(name: str, make: Make, trained: Trained, logits: np.ndarray) -> list[dict[str, Any]]:
-    """Returns a row for candidates of an example's own, and for shared ones."""
+    """Returns a row for candidates per example, and for shared ones."""
     index = make()
     index.rebuild(trained.kernel, trained.bias)
     best = np.argpartition(-logits, BEST, axis=1)[:, :BEST]

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ten best classes by a hash index, against the exact ten, on trained weights.
 
-The claim: at 100,000 to 4,000,000 classes, looking at what an index of inner products finds is
-faster than looking at all classes, and this script says by how much, and how many of the exact ten
-are among the ten. Beside it in the same run: faiss (inverted lists) and, at 100,000 classes,
-hnswlib (a graph), if they are installed; they search for (h, 1) among the (w, b) by inner product.
+The claim: at 100,000 to 4,000,000 classes, ranking only the classes that an index of inner products
+finds is faster than ranking all classes. Measured: how much faster, and how many of the exact ten
+are found. For comparison in the same run: faiss (inverted lists) and, at 100,000 classes, hnswlib
+(a graph), if they are installed; they search for (h, 1) among the (w, b) by inner product.
 
     pip install faiss-cpu hnswlib                            # optional
     python benchmarks/index_top_k.py --classes 100000        # or 1000000, 4000000: 4 minutes
     python benchmarks/index_top_k.py --quick                 # small, nothing is written
 
-The weights come from a stream of made-up examples. An example has three labels, drawn by Zipf's
-law. A class owns four features, which a hash of its id names; an example has those of its labels,
-and four more at random. The trunk sums a vector for each feature; the head trains with log-uniform
-candidates. Run it with nothing else on the machine: each method takes turns with the exact one, and
-the ratio is what to trust.
+The weights are trained on a stream of generated examples. An example has three labels, drawn by
+Zipf's law. A class has four features, by a hash of its id; an example has the features of its
+labels, and four random ones. The trunk sums a vector per feature; the head trains with log-uniform
+candidates. Run it with nothing else on the machine: each method takes turns with the exact one;
+trust the ratio.
 """
 
 from __future__ import annotations
@@ -165,13 +165,13 @@ def hash_method(
 
 
 def faiss_method(lists: int, probes: tuple[int, ...], metric: str) -> Method:
-    """Returns faiss's inverted lists: the classes around each of some centroids.
+    """Returns faiss's inverted lists: the classes around each centroid.
 
     Args:
-        lists: How many.
-        probes: How many of them are searched.
-        metric: `"inner product"`; or `"L2"`: distances between (w, b, sqrt(R^2 - |w|^2 - b^2)), R
-            the greatest length, and (h, 1, 0), whose order is that of the logits.
+        lists: The number of lists.
+        probes: The number of searched lists.
+        metric: `"inner product"`; or `"L2"`: distances between (w, b, sqrt(R^2 - |w|^2 - b^2)),
+            with R the greatest length, and (h, 1, 0), which have the order of the logits.
     """
     search_rows = rows_and_biases if metric == "inner product" else rows_of_one_length
     zeros = search_rows is rows_of_one_length
@@ -267,10 +267,10 @@ def longest_method(count: int) -> Method:
 
 
 def methods(classes: int) -> Iterator[Method]:
-    """Gives what is compared.
+    """Yields the compared methods.
 
-    By angles and ranks, buckets would hold about 30 classes if they were even. By inner products,
-    the few long rows are spread over buckets of their own, and few hashes are enough for them.
+    By angles and ranks, uniform buckets would hold about 30 classes. By inner products, the few
+    long rows have separate buckets, for which few hashes are enough.
     """
     bits = round(math.log2(classes / 30))
     words = round(bits / 3)

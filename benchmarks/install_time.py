@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an installation takes: `python benchmarks/install_time.py [build|install]`.
+"""The time of an installation: `python benchmarks/install_time.py [build|install]`.
 
 `build` is the C++ build alone, in the active environment; `install` is `pip install .` in a fresh
-virtual environment. Each is timed on a copy of the sources, first with empty caches, then with
-those that the first run left: pip's downloads and our libraries of earlier builds. The rows of a
-part replace those of an earlier run.
+virtual environment. Each is timed on a copy of the sources, first with empty caches, then with the
+caches of the first run: pip's downloads and this package's built libraries. The rows of a part
+replace earlier rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def timed(command: list[str], folder: Path, caches: Path) -> dict[str, float]:
 
 
 def measure(part: str) -> list[dict[str, Any]]:
-    """Returns the rows of a part: with empty caches, and with those of the first run."""
+    """Returns the rows of a part: with empty caches, and with the caches of the first run."""
     rows = []
     with tempfile.TemporaryDirectory() as work:
         for caches in ("empty", "filled"):

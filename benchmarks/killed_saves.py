@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kills by SIGKILL at random moments of a save: the last file, or the new one, is there and whole.
+"""Kills by SIGKILL at random moments of a save: the last file, or the new one, must be whole.
 
     python benchmarks/killed_saves.py --kills 50 --gb 1    # rows of results/killed_saves.csv
 
-A process saves the same arrays again and again, with another number in all of them each time, and
-is killed: at a random moment, up to 1.2 times the seconds that a save takes, or, half of the times,
-up to 0.3 times those after a file that is being written has come up. Then what is there is
-loaded by another process: all numbers must be those of one save, which is the last one that was
-said to be done or the one after it. At the end, one more save must leave nothing beside it.
+A process saves the same arrays repeatedly, each time with another number in all of them, and is
+killed at a random moment: up to 1.2 times the duration of a save after its start, or, in half of
+the cases, up to 0.3 times this after an unfinished file has appeared. Then another process loads
+the file: all numbers must belong to one save, the last one reported as done or the next one. At the
+end, one more save must leave no other files.
 
 - `keras`: `tlo.save_model` of a `SampledHead`, loaded by `keras.saving.load_model`.
-- `export`: `tlo.export`, each time to a folder of its own, read by TensorFlow.
-- `checkpoint`: the file of `callbacks.Checkpoint`, of arrays that are made one by one.
+- `export`: `tlo.export`, each time to a new folder, read by TensorFlow.
+- `checkpoint`: the file of `callbacks.Checkpoint`, with arrays created one by one.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def saving(kind: Any, first: int, times: int) -> Child:
         tell("ready")
         for number in range(first, first + times):
             kind.save(number)
-            tell(number)  # ends the process where the one that reads is no more
+            tell(number)  # ends this process if the reader has ended
 
     return Child(run)
 

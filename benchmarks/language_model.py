@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The n-gram language model of examples/, with each loss for the same time of training.
 
-The time of a step is measured first, the losses in turns; how many steps fit into the given seconds
-follows from it. Then each loss trains for its steps, and is scored at equal parts of them on the
+First the time of a step is measured, with the losses in turns; it gives the number of steps in the
+given seconds. Then each loss trains for its steps, and is scored at regular intervals on the
 held-out end of the text and on rated pairs of words.
 
     python benchmarks/language_model.py speed novels.txt.xz    # nothing else on the machine
     python benchmarks/language_model.py train novels.txt.xz --similarity SIMLEX-999.txt
     python benchmarks/language_model.py plot
 
-`speed` and `train` write a CSV each; `train --losses` replaces the rows of these. `train` writes
-TensorBoard logs as well, `plot` draws docs/figures/language_model.png. CSVs of their own, for the
-exact softmax beside the full one: `--suffix exact --losses softmax exact_softmax` with both.
+`speed` and `train` write a CSV each; `train --losses` replaces the rows of these losses. `train`
+also writes TensorBoard logs, `plot` draws docs/figures/language_model.png. For separate CSVs of the
+exact and the full softmax: `--suffix exact --losses softmax exact_softmax` with both.
 """
 
 from __future__ import annotations

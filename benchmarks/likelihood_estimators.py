@@ -2,14 +2,13 @@
 """Figures 1 and 2 of Barber and Botev 2016: which estimator of the likelihood learns best?
 
 Softmax regression without bias, u(c, x) = exp(w_c . x): a concave problem, so that the result
-speaks of the objective alone. N = 2000 points in D = 100 dimensions, labels drawn from a model with
-C = 1000 classes; minibatches of 50; 20 negative classes an example; dense gradients with momentum
-0.99.
-Every method gets the learning rate, out of the same list, with which its exact log-likelihood is
-highest on average over the iterations.
+depends only on the objective. N = 2000 points in D = 100 dimensions, labels drawn from a model with
+C = 1000 classes; minibatches of 50; 20 negative classes per example; dense gradients with momentum
+0.99. Every method gets the learning rate, from the same list, with which its exact log-likelihood
+is highest on average over the iterations.
 
-Against the number of the iteration: the exact mean log-likelihood of the data, and the log of the
-mean absolute difference between the probabilities of the model and those of the true one.
+By iteration: the exact mean log-likelihood of the data, and the log of the mean absolute difference
+between the probabilities of the model and of the true model.
 
     python benchmarks/likelihood_estimators.py            # about 10 minutes; CSV and two figures
     python benchmarks/likelihood_estimators.py --quick    # small, nothing is written

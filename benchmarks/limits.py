@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step must do at least, at the speed of this machine, beside what it takes.
+"""The minimal work of a step, at the speed of this machine, compared with its time.
 
     python benchmarks/limits.py                     # writes results/limits.csv; ten minutes
     python benchmarks/limits.py --only products     # exact softmax, also with AVX2 alone
     python benchmarks/limits.py --quick             # small, nothing is written
 
-Each row has a count, of FLOP, bytes or calls, and the speed of that kind of work on this machine,
-measured in turns with the step by TensorFlow's ops. `least_ms` is the count at that speed, and
-`ratio` says how many times as long the step takes.
+Each row has a count of FLOP, bytes or calls, and the speed of this work on this machine, measured
+in turns with the step by TensorFlow's ops. `least_ms` is the count at this speed, and `ratio` is
+the time of the step divided by it.
 
 *products*: an exact softmax step of `backward="all"` has four products of 2 B C D FLOP (logits, for
 log Z and again for the gradient, which are not kept; dL/dh; dL/dW); TensorFlow's has three, and
-keeps the logits. The speed is that of `tf.matmul` at these shapes. *rows*: a step of candidates
-reads rows of W, for logits, and reads and writes W and Adam's m and v; the speed is that of reading
-random rows by `tf.gather`. *one_example*: a factored step of B = 1 reads U, P and Q, and then reads
-and writes each; the speed is that of `tf.linalg.matvec`, which reads one matrix. *fit*: a step of a
-model takes at least what `fit` takes for the same trunk with one output, and the ops of the head.
-*query*: one query of an inverted file, and a call of a graph of one op.
+keeps the logits. The speed is measured with `tf.matmul` at these shapes. *rows*: a step of
+candidates reads rows of W, for logits, and reads and writes W and Adam's m and v; the speed is
+measured by reading random rows with `tf.gather`. *one_example*: a factored step of B = 1 reads U, P
+and Q, and then reads and writes each; the speed is measured with `tf.linalg.matvec`, which reads
+one matrix. *fit*: a step of a model takes at least as long as `fit` for the same trunk with one
+output, plus the ops of the head. *query*: one query of an inverted file, and a call of a graph with
+one op.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step with candidates from a hash index, at the shape of Amazon-670K.
 
-The claims, at C = 670,091, D = 128, B = 1,024 with Adam: a step with 3,800 candidates of an
-example's own takes at most 0.45 s, one with candidates shared by the batch at most 0.2 s, the
-upkeep of the tables included, and that is at least 25 times as fast as the full softmax in the same
-run; building all of 50 tables with 6 hashes takes at most 1.2 s on two cores, and no step waits
-for more than 50 ms of upkeep; a step at C = 5,000,000 takes at most 1.3 times as long, upkeep
-aside; the process takes less than 3 GB.
+The claims, at C = 670,091, D = 128, B = 1,024 with Adam: a step with 3,800 candidates per example
+takes at most 0.45 s, one with candidates shared by the batch at most 0.2 s, both including updates
+of the tables, and the latter is at least 25 times as fast as the full softmax in the same run;
+building 50 tables with 6 hashes takes at most 1.2 s on two cores, and no step has more than 50 ms
+of updates; a step at C = 5,000,000 takes at most 1.3 times as long, without updates; the process
+uses less than 3 GB.
 
     python benchmarks/lsh_head.py --only build # or steps, sweep, memory, classes_own, ..._shared
     python benchmarks/lsh_head.py              # small, nothing is written
 
-Hidden activations are ReLUs of normal numbers and W is normal, so that all rows are alike to the
-index and nothing is near: what is found is found by chance, and the cost is that of as many
-candidates. Run it with nothing else on the machine.
+Hidden activations are ReLUs of normal numbers and W is normal, so that no rows are near a query:
+classes are found by chance, and only the cost for this number of candidates is meaningful. Run it
+with nothing else on the machine.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Batches(NamedTuple):
 
 
 class IndexedStep:
-    """A step of a SampledHead; the upkeep of its index is a call of its own."""
+    """A step of a SampledHead; the update of its index is a separate call."""
 
     def __init__(self, setting: Setting) -> None:
         index = indexes.HashIndex(
@@ -113,7 +113,7 @@ class IndexedStep:
         return self._batches[tf.constant(number)]
 
     def candidates(self) -> float:
-        """Returns how many classes an example is compared with, on average."""
+        """Returns the mean number of classes compared with an example."""
         ids = self.head.candidates(*self.batch(0)).ids
         return float(tf.reduce_mean(tf.reduce_sum(tf.cast(ids >= 0, tf.float32), axis=-1)))
 

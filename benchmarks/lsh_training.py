@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time to equal precision with 50,000 classes, labels by Zipf's law or all alike.
+"""Time to equal precision with 50,000 classes and Zipf or uniform labels.
 
 The claim: candidates from an index, shared by the batch, reach a P@1 in at most half the time of
-the best of three: candidates of an example's own from hash tables, as SLIDE picks them;
-TensorFlow's sampled softmax with 5% of the classes, and an Adam that touches their rows only; the
-full softmax. All in one run, each at the better of two learning rates.
+the best of three: candidates per example from hash tables, as in SLIDE; TensorFlow's sampled
+softmax with 5% of the classes, and an Adam that touches only their rows; the full softmax. All in
+one run, each with the better of two learning rates.
 
     python benchmarks/lsh_training.py --labels zipf       # or uniform; about ten minutes
     python benchmarks/lsh_training.py --labels zipf --quick  # small, nothing is written
 
-The data are made here: a label owns 6 of 50,000 features; a document has 4 labels, 3 features of
-each, and 5 features that mean nothing. The trunk (128 ReLUs, batches of 256) has an Adam of its
-own, which touches only the rows of features that occur, at the same rate for all methods. A run
-ends when P@1 on 3,000 test documents has reached the target, or at the end of its budget.
+The data are generated here: a label has 6 of 50,000 features; a document has 4 labels, 3 features
+of each, and 5 random features. The trunk (128 ReLUs, batches of 256) has a separate Adam, which
+touches only the rows of features that occur, with the same rate for all methods. A run ends when
+P@1 on 3,000 test documents reaches the target, or at the end of its budget.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def methods(num_classes: int, labels: str) -> dict[str, Method]:
     """Returns the methods; the first three are those to beat."""
     sampler = {"zipf": "log_uniform", "uniform": "uniform"}[labels]  # class 0 is the most frequent
     some, many = num_classes // 50, num_classes // 20  # 2% and 5% of the classes
-    few = num_classes // 175  # of an example's own
+    few = num_classes // 175  # per example
     own = {"num_found": few, "hashes_per_table": 4}
     mixed = {"num_found": some // 2, "num_sampled": some // 2, "sampler": "unigram"}
     active = {

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Margins: what they do for classes that training never saw, and a step of Partial FC.
+"""Margins: their effect on classes that training never saw, and a step of Partial FC.
 
     python benchmarks/margins.py verification --seeds 0 1 2   # half an hour
     python benchmarks/margins.py steps                        # a million classes: 8 GB of memory
 
 `verification`: glosses of the WordNet reverse dictionary, each with the rarest of its labels that
-has 20 to 200 of them. A quarter of these classes is left out of training. Then pairs of glosses of
-these are judged by the cosine of their embeddings (h, 64 numbers): the same class, or two? The
-threshold is the best one on pairs of one half of the classes; `accuracy` is that on the other half,
-and `area` that under the ROC curve of these. A seed is that of weights, classes and pairs. All
-methods have the same trunk and optimizer; W h is the softmax without a bias. Of each method the
-rate, epochs, scale and margin are chosen first, one after the other, by the area of the first half
-with a seed of its own.
+has 20 to 200 of them. A quarter of these classes is left out of training. Then pairs of their
+glosses are classified by the cosine of their embeddings (h, 64 numbers): the same class, or two?
+The threshold is the best one on pairs of one half of the classes; `accuracy` and `area` (under the
+ROC curve) are measured on the other half. A seed determines weights, classes and pairs. All methods
+have the same trunk and optimizer; W h is the softmax without a bias. For each method the rate,
+epochs, scale and margin are chosen first, one after the other, by the area on the first half with
+another seed.
 
 `steps`: seconds and peak memory of a step at C = 1,000,000, D = 128, B = 128 with a cosine margin:
-the full softmax by Keras's layer, by ExactSoftmaxHead, and 10% of the classes a step, which is
-Partial FC. Methods take turns for time; memory is that of a process a method.
+the full softmax by Keras's layer, by ExactSoftmaxHead, and with 10% of the classes per step, which
+is Partial FC. Methods take turns for time; memory is measured in a process per method.
 """
 
 from __future__ import annotations

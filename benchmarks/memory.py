@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tlo.estimate_memory` says against what a run takes, for each head and embedding.
+"""`tlo.estimate_memory` compared with the measured memory, for each head and embedding.
 
     python benchmarks/memory.py                     # all cases; writes CSV rows
     python benchmarks/memory.py --cases "sampled"   # one; nothing is written
 
-Each case is a process of its own. After a fit of a tiny model of the same kind, it builds the large
-one, fits three batches and evaluates one. `measured_mib` is the peak of its resident memory less
-what there was before; `estimate_mib` is `peak`.
+Each case is a separate process. After a fit of a tiny model of the same kind, it builds the large
+one, fits three batches and evaluates one. `measured_mib` is the peak of its resident memory minus
+the memory before; `estimate_mib` is `peak`.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def row_of(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures each case in a process of its own."""
+    """Measures each case in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES])
     parser.add_argument("--output", type=Path)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user would pick instead, on the same data and the same cores: P@k and seconds of training.
+"""Alternatives on the same data and the same cores: P@k and seconds of training.
 
     pip install ".[peers]"
     python benchmarks/peers.py wordnet/hyper path/to/EURLex-4K -- --epochs 10
 
-For each set: the peers of `tfx-largeout compare` that are installed, by their own defaults, and
+For each set: the installed peers of `tfx-largeout compare`, with their defaults, and
 examples/extreme_classification.py with the options after `--`, with and without nearest neighbors.
-All get the same log TF-IDF features, rows of length 1. Seconds are those of training, with reading
-and evaluation left out; of neighbors, which are not trained, those of all answers. A row a method
-is appended to benchmarks/results/peers.csv.
+All get the same log TF-IDF features, with rows of norm 1. Seconds are of training, without reading
+and evaluation; for neighbors, which are not trained, of all predictions. One row per method is
+appended to benchmarks/results/peers.csv.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def peer(name: str) -> Callable[[str, list[str]], list[dict[str, Any]]]:
 
 
 def example(data: str, options: list[str]) -> list[dict[str, Any]]:
-    """The example of this package, in a process of its own."""
+    """The example of this package, in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(EXAMPLE), "--data", data, "--output", folder, *options]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

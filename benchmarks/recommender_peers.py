@@ -64,7 +64,7 @@ def recbole_sasrec(histories: Any, epochs: int) -> Trained:
             "checkpoint_dir": folder,
             "load_col": {"inter": ["user_id", "item_id", "timestamp"]},
             "MAX_ITEM_LIST_LENGTH": LENGTH,
-            "train_neg_sample_args": None,  # the loss is that of all items
+            "train_neg_sample_args": None,  # the loss is over all items
             "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "mode": "full"},
             "valid_metric": "NDCG@10",
             "epochs": epochs,

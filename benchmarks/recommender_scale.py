@@ -5,20 +5,19 @@
     python benchmarks/recommender_scale.py --items 1000000 exact --steps 3 --budget 0
     python benchmarks/recommender_scale.py --items 20000 log-uniform --budget 20 --output /tmp/out
 
-What users do is made here, and no user comes twice. Items lie in 20 clusters. With probability 0.8
-a user's next item is from the cluster that follows that of the last item on a circle, else from any
-cluster; of a cluster, item r = 0, 1, ... comes with a probability in proportion to 1 / (r + 1). All
-clusters are alike frequent: who knows no more than how often items come has a seventh of the
-NDCG@10 of who knows the law, which is `best`, on the same users.
+The histories are generated here, and no user is repeated. Items are in 20 clusters. With
+probability 0.8 a user's next item is from the cluster after the last item's cluster, cyclically,
+else from any cluster; in a cluster, item r = 0, 1, ... has a probability proportional to 1 / (r +
+1). All clusters are equally frequent: a ranking by frequency alone has a seventh of the NDCG@10 of
+a ranking by the true distribution, which is `best`, on the same users.
 
 The model is 64 wide, of one block, with batches of 256 users of 50 items; W and the embedding are
-one table, and biases begin at the log frequencies. Each method is a process of its own. Seconds and
-milliseconds are those of the processor over all its cores, which other work slows less than those
-of the clock; evaluation left out. A row of results/recommender_scale.csv a method, with the first
-time that the NDCG@10 of 1,000 users was half of `best`, and the evaluation of 10,000 users among
-all items: their ranks, and the best ten. `--serve` exports what was trained, without an index and
-with lists of which so many are probed that the recall@10 is 0.95:
-results/recommender_scale_serving.csv.
+one table, and biases start at the log frequencies. Each method is a separate process. Seconds and
+milliseconds are CPU time over all cores, which other work affects less than wall time, without
+evaluation. One row of results/recommender_scale.csv per method, with the first time at which the
+NDCG@10 of 1,000 users was half of `best`, and the evaluation of 10,000 users among all items: their
+ranks, and the best ten. `--serve` exports the trained model, without an index and with lists, of
+which enough are probed for a recall@10 of 0.95: results/recommender_scale_serving.csv.
 """
 
 from __future__ import annotations
@@ -254,7 +253,7 @@ def serve(recommender: Any, histories: np.ndarray, items: int) -> list[dict[str,
 
 
 def main() -> None:
-    """Measures each method in a process of its own."""
+    """Measures each method in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("methods", nargs="+", choices=next_item.HEADS)
     parser.add_argument("--items", type=int, default=1_000_000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recommenders of the next item, side by side: heads of ours, and peers, on the same split.
+"""Recommenders of the next item, side by side: this package's heads, and peers, on the same split.
 
     python benchmarks/recommenders.py path/to/beauty exact in-batch two-tower --seeds 1 2 3
     python benchmarks/recommenders.py path/to/beauty popularity-alone item-knn
@@ -7,10 +7,10 @@
     python benchmarks/recommenders.py path/to/beauty recbole-sasrec --python path/to/python
 
 Each row of results/recommenders.csv is one training by examples/next_item.py or two_tower.py, with
-its defaults but for options that are given here, or one peer. No peer is trained with test items,
-or chosen by them; for the test it has the items of validation as well, since these came before.
-`als` and `bpr` are those of `implicit`, in a Python that has it; `recbole-sasrec` and `keras-rs`
-are in recommender_peers.py. RecBole 1.2.1 wants numpy<2, pandas<2.2, scipy<1.12 and setuptools<81.
+its defaults except for the given options, or one peer. No peer is trained on test items, or chosen
+by them; for the test it also has the validation items, since these came before. `als` and `bpr` are
+from `implicit`, in a Python that has it; `recbole-sasrec` and `keras-rs` are in
+recommender_peers.py. RecBole 1.2.1 wants numpy<2, pandas<2.2, scipy<1.12 and setuptools<81.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def evaluate(
     k: int = 10,
     batch_size: int = 512,
 ) -> dict[str, float]:
-    """Measures what examples/ranking.py does, in NumPy, with scores of all classes in memory.
+    """Measures the same as examples/ranking.py, in NumPy, with scores of all classes in memory.
 
-    Ties go by lower class. An item that came before is never found.
+    Ties go to the lower class. Earlier items are never found.
 
     Args:
-        scores_of: Gets histories, padded, and returns scores `[n, C]`.
-        before: Of each user what came before.
+        scores_of: A function from padded histories to scores `[n, C]`.
+        before: The earlier items of each user.
         items: `[n]` the item that came next.
         counts: `[C]` how often each class is in training.
         k: How many items are recommended. Default 10.

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of W kept in fewer bytes for search: recall, bytes a class and requests a second.
+"""Rows of W stored in fewer bytes for search: recall, bytes per class and requests per second.
 
     pip install faiss-cpu                                   # optional, for product codes
     python benchmarks/rounded_rows.py                       # WordNet's hyper; 4 epochs of training
     python benchmarks/rounded_rows.py --classes 1000000     # random rows; results/rounded_rows.csv
 
-All classes are looked at. `tlo.export` by rows of each kind, loaded by `tlo.serving.load`; with
-`rescore` the best 40 get their scores from float32 rows, of which a server that maps them reads
-these alone, so that they don't count as its memory. `RowBounds` in a process with this package. Of
-faiss: rows of 8 bits, and product codes of D / 4 parts of 8 bits, which is a byte for four numbers,
-alone and with the best 40 looked up in exact rows. Methods take turns; the best of the rounds
-counts, as the machine may be busy.
+All classes are searched. `tlo.export` with rows of each kind, loaded by `tlo.serving.load`; with
+`rescore` the best 40 are scored with float32 rows; a server that maps these reads only the 40, so
+that the rest does not count as memory. `RowBounds` in a process with this package. From faiss: rows
+of 8 bits, and product codes of D / 4 parts of 8 bits (a byte per four numbers), alone and with the
+best 40 scored with exact rows. Methods take turns; the best round counts, as the machine may be
+busy.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def of_faiss(trained: Trained) -> Iterator[Method]:
 
 
 def measured(methods: list[Method], hidden: tf.Tensor, batch: int, rounds: int) -> list[float]:
-    """Returns the requests a second of each, in the best of some rounds."""
+    """Returns the requests per second of each, in the best of some rounds."""
     best = [0.0] * len(methods)
     requests = BATCHES[batch]
     for turn in range(-1, rounds):

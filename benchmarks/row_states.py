@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a class costs, and what its loss is, with weights and slots of an optimizer in few bytes.
+"""Bytes per class, and the loss, with weights and slots of an optimizer in few bytes.
 
 A row is an optimizer of a `SampledHead` on the WordNet reverse dictionary (139,536 classes, D =
-128): the bytes that W, b and their slots take a class; the time of a training step, and that of
-the update of 20,000 rows alone, over those of the same method in float32, all measured in turns;
-the mean training loss of each epoch of 25,600 examples; and the exact loss on 1,024 test examples
-after the last one, and how much that is above float32's.
+128): the bytes per class of W, b and their slots; the time of a training step, and of only the
+update of 20,000 rows, relative to the same method in float32, measured in turns; the mean training
+loss of each epoch of 25,600 examples; and the exact loss on 1,024 test examples after the last one,
+and its difference from float32.
 
     taskset -c 0 python benchmarks/row_states.py
 """
@@ -79,7 +79,7 @@ def model_of(kept: Kept, features: int, classes: int) -> Any:
 
 
 def bytes_a_class(head: Any) -> float:
-    """Returns the bytes of the variables that have a row a class."""
+    """Returns the bytes of the variables with a row per class."""
     variables = {id(v): v for v in (*head.variables, *head.optimizer.variables)}
     rows = [v for v in variables.values() if tuple(v.shape[:1]) == (head.num_classes,)]
     return sum(np.prod(v.shape) * tf.as_dtype(v.dtype).size for v in rows) / head.num_classes

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ops of the sampled head against TensorFlow's own ops, at their best.
 
-The claims: with Adam, shared candidates, C = 1,000,000, D = 64, B = 128, S = 1000 and one label an
-example, logits and update take at most 1 / 1.5 of the time of TensorFlow's ops that touch the same
-rows only; at C = 10,000,000 they take at most 1.5 times as long as at C = 100,000. With candidates
-of an example's own, they take at most half the time of gather, einsum and scatter.
+The claims: with Adam, shared candidates, C = 1,000,000, D = 64, B = 128, S = 1000 and one label per
+example, logits and update take at most 1 / 1.5 of the time of TensorFlow's ops that touch only the
+same rows; at C = 10,000,000 they take at most 1.5 times as long as at C = 100,000. With candidates
+per example, they take at most half the time of gather, einsum and scatter.
 
     python benchmarks/sampled_head.py            # all rows; 9 GB of memory, a few minutes
     python benchmarks/sampled_head.py --only classes
     python benchmarks/sampled_head.py --quick    # small rows, nothing is written
 
-A call runs many steps in one `tf.while_loop`, each with labels and candidates of its own, uniform
-over all classes, so that rows come from main memory. Sides take turns in one process, on the same
-variables. `least_ms` is what the step would take if it did nothing but its products, at the speed
-of TensorFlow's largest ones, or nothing but touch each row as often as it must, at the speed of the
-memory: whichever takes longer. Run it with nothing else on the machine.
+A call runs many steps in one `tf.while_loop`, each with other labels and candidates, uniform over
+all classes, so that rows come from main memory. Methods take turns in one process, on the same
+variables. `least_ms` is the longer of two times: only the products, at the speed of TensorFlow's
+largest ones, and only the memory accesses to rows, at the speed of the memory. Run it with nothing
+else on the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RATE = 1e-3
 
 
 class Setting(NamedTuple):
-    """Sizes: of the layer, the batch, and the candidates; `own`: each example has S of its own."""
+    """Sizes of the layer, the batch, and the candidates; `own`: S candidates per example."""
 
     classes: int
     width: int
@@ -172,7 +172,7 @@ def shared_step(kernel: Layer, bias: Layer) -> Step:
 
 
 def own_step(kernel: Layer, bias: Layer) -> Step:
-    """Returns a step of TensorFlow's ops with candidates of an example's own."""
+    """Returns a step of TensorFlow's ops with candidates per example."""
 
     def step(batch: Batch) -> tf.Tensor:
         ids = tf.concat([batch.labels, batch.candidates], axis=1)
@@ -263,7 +263,7 @@ def against_tensorflow(setting: Setting, limits: Limits, repeats: int) -> dict[s
 
 
 class Limits(NamedTuple):
-    """What this machine can do: FLOP a second in large products, bytes a second of main memory."""
+    """The speed of this machine: FLOP per second in large products, bytes per second of memory."""
 
     flop: float
     bandwidth: float

@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 CLAIM = Setting(1_000_000, 64, 128, 1000)
 SMALL = Setting(20_000, 16, 32, 100)
 CLASSES = (100_000, 1_000_000, 10_000_000)
-KERAS_ADAM_CLASSES = 1_000_000  # beyond, it takes seconds a step
+KERAS_ADAM_CLASSES = 1_000_000  # with more, a step takes seconds
 
 
 def tf_head(setting: Setting) -> keras.Layer:

@@ -9,10 +9,10 @@
     python benchmarks/scale_out.py --only collectives   # their times by size
     python benchmarks/scale_out.py --quick              # small, nothing is written
 
-Each part writes results/scale_out_PART.csv. Workers are processes on loopback, which divide the
-cores; run it with nothing else on the machine. What a worker does is in scale_out_worker.py. What
-other numbers of workers and networks would give is reckoned by scale_out_model.py from the rows of
-`overhead` and `collectives`. Bytes are those of the loopback interface: nothing else may use it.
+Each part writes results/scale_out_PART.csv. Workers are processes on loopback, which share the
+cores; run it with nothing else on the machine. The code of a worker is in scale_out_worker.py.
+scale_out_model.py computes the times for other numbers of workers and networks from the rows of
+`overhead` and `collectives`. Bytes are counted on the loopback interface: nothing else may use it.
 """
 
 from __future__ import annotations

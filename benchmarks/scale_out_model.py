@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step over many workers, reckoned from what 1, 2 and 4 workers here have measured.
+"""A model of a step with many workers, from measurements of 1, 2 and 4 workers here.
 
     python benchmarks/scale_out_model.py    # results/scale_out_model.csv and scale_out_check.csv
 
     step(R) = work rate / (2 R) + own + collectives (start + hops hop + bytes byte) + wait
 
-*work* are multiplications that workers divide: B S D of a `SampledHead`, B C D of an
-`ExactSoftmaxHead`, B D^2 of a `FactoredHead`. *rate* is what a core takes for one, *own* what each
-worker does whatever R is, in one process and in several: from the time that the cores of a worker
-run in a step, of 1 and of 2 workers (scale_out_steps.csv). *start*, *hop* and *byte* are least
-squares of relative errors over collectives of 2 and 4 workers (scale_out_collectives.csv), where
-R workers share two cores and take R / 2 times as long. The check is against whole steps
-of other C, B and S, by 1 and 2 workers (scale_out_overhead.csv): no constant is fitted to them, but
+*work* is the number of multiplications that workers share: B S D for a `SampledHead`, B C D for an
+`ExactSoftmaxHead`, B D^2 for a `FactoredHead`. *rate* is the time of one on a core, *own* the time
+of each worker that does not depend on R, in one process and in several: both from the CPU time of
+steps with 1 and 2 workers (scale_out_steps.csv). *start*, *hop* and *byte* are fitted by least
+squares of relative errors over collectives of 2 and 4 workers (scale_out_collectives.csv), where R
+workers share two cores and take R / 2 times as long. The model is checked against whole steps with
+other C, B and S, with 1 and 2 workers (scale_out_overhead.csv): no constant is fitted to them, but
 they were known when the form of the model was chosen. No whole step of 4 workers is checked.
 
-Elsewhere each worker is a machine with two cores like this one, in a network that is no slower than
-two processes are here (*byte*: about 3 Gbit/s, which copying takes), and with hops as here. A ring
-all-reduce has 2 (R - 1) hops, a gather R - 1, an all-to-all one. *wait*: all wait for the slowest,
-SPREAD sqrt(2 log R) of the work above the mean, SPREAD from repeated steps of one process.
+The model assumes that each worker is a machine with two cores like this one, in a network as fast
+as two processes here (*byte*: about 3 Gbit/s, limited by copying), and with hops as here. A ring
+all-reduce has 2 (R - 1) hops, a gather R - 1, an all-to-all one. *wait*: all wait for the slowest
+worker, which takes SPREAD sqrt(2 log R) of the work longer than the mean; SPREAD is from repeated
+steps of one process.
 
 Two levels: G groups of M workers, R = G M. A group has all classes, a worker C / M of them; groups
-divide the batch. Within a group all is as above; then gradients of candidates are added up between
-the groups, and those of label rows gathered.
+divide the batch. Within a group everything is as above; then gradients of candidates are added up
+over groups, and gradients of label rows are gathered.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A load on examples/serve: requests a second, and how long they take.
+"""A load test of examples/serve: requests per second, and their latency.
 
-Clients ask one after the other, each on a connection of its own, for words among those of WordNet's
-definitions. They are threads of this process and share the machine with the server: what they take
-counts as latency. Requests that are refused (503) or fail count as errors, and have no latency.
+Each client sends requests one after the other, on a separate connection, with words from WordNet's
+definitions. Clients are threads of this process and share the machine with the server: their time
+counts as latency. Rejected (503) and failed requests count as errors, without latency.
 
     python examples/serve/server.py models/words &
     python benchmarks/server_load.py --concurrency 1 8 64 --seconds 30

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server of an exported model takes: seconds until it answers, and memory, mapped or not.
+"""Resources of a server of an exported model: seconds until it answers, and memory, mapped or not.
 
     python benchmarks/server_memory.py --classes 10000000    # rows of results/server_memory.csv
 
-The model is one of random rows, D = 256, k = 10, all classes looked at. Each server is a process of
-its own, which loads the folder by `tf.saved_model.load` or by `tlo.serving.load`, and answers
-queries of one example. Memory is that of `/proc`: private pages, pages of files that are mapped,
-and, with two servers at a time, the share of a process (PSS): pages of both count half.
+The model has random rows, D = 256, k = 10, and searches all classes. Each server is a separate
+process, which loads the folder by `tf.saved_model.load` or by `tlo.serving.load`, and answers
+queries of one example. Memory is from `/proc`: private pages, mapped pages of files, and, with two
+servers at a time, the share of a process (PSS): shared pages count half.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def write_export(folder: Path, classes: int, dtype: str) -> None:
 
 
 def memory() -> dict[str, float]:
-    """Returns MiB of this process: of its own, of files, and its share of all."""
+    """Returns MiB of this process: private, of files, and its share of all."""
     fields = {"RssAnon": "private", "RssFile": "of_files", "Pss": "share"}
     found = {}
     for path in ("/proc/self/status", "/proc/self/smaps_rollup"):

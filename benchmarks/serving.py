@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to exported models: the ten best classes of one example, and of 64.
 
-The question: how long requests to an exact export and to one with lists or hash tables take, beside
-`keras.Model.export` of a Dense layer with `top_k`, in what memory, and what is missed; and what
-`TopK` takes in a process with this package. docs/guides/serving.md has what came out. Beside it in
-the same run, where they are installed: faiss (inverted lists) and hnswlib (a graph), which search
-for (h, 1) among the (w, b). All start from the hidden activations of test examples.
+Measured: time, memory and recall of requests to an exact export and to exports with lists or hash
+tables, compared with `keras.Model.export` of a Dense layer with `top_k`; and `TopK` in a process
+with this package. docs/guides/serving.md has the results. For comparison in the same run, if
+installed: faiss (inverted lists) and hnswlib (a graph), which search for (h, 1) among the (w, b).
+All start from the hidden activations of test examples.
 
     pip install "tfx_largeout[peers]"                       # optional: faiss-cpu and hnswlib
     python benchmarks/serving.py                            # WordNet, 139,536 classes: 5 minutes
@@ -13,9 +13,8 @@ for (h, 1) among the (w, b). All start from the hidden activations of test examp
     python benchmarks/serving.py --weights FILE.npz         # arrays w [C, D], b [C] and h [N, D]
     python benchmarks/serving.py --quick                    # small, nothing is written
 
-Weights are trained ones, as those that are served are. Methods take turns of ten requests, so that
-a busy machine slows all of them alike, and each finds in the caches what it has left there, as a
-server does that has one model.
+Weights are trained, as in real servers. Methods take turns of ten requests, so that a busy machine
+slows all of them alike, and each finds its own data in the caches, like a server with one model.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def load_weights(path: Path) -> Trained:
 
 
 def exports(trained: Trained, folder: Path) -> Iterator[Method]:
-    """Gives Keras's own export, and those of this package."""
+    """Yields Keras's export, and the exports of this package."""
     head = trained.head
     width = int(head.kernel.shape[1])
     inputs = keras.Input((width,))
@@ -269,7 +268,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="a file of trained weights")
     parser.add_argument("--epochs", type=int, default=16, help="on WordNet")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
-    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)  # in a separate process
     arguments = parser.parse_args()
     if arguments.peak is not None:
         print(peak_of_request(Path(arguments.peak[0]), int(arguments.peak[1])))

@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which sampler is worth it at which S: what a head has learned after the same epochs.
+"""Which sampler is best at which S: results of a head after the same epochs.
 
 For each data set: `uniform`, `log_uniform` and `unigram` (n^0.75) candidates, `midx_pq` and
-`midx_rq` (`MIDX`), each shared by a batch and own to each example; half from an index and half
-log-uniform, `lsh_embedding` and `lsh_label`, likewise; `wta_top_k`; `exact_softmax`, each
-example's own from the softmax itself (`ExactSoftmaxSampler`), at a cost that no one would pay: what
-a perfect sampler that follows W would reach; and, without an S, `full_softmax` and
-`selected_softmax`, `ExactSoftmaxHead` with `backward="all"`, which moves all rows in each step, and
-with "selected".
+`midx_rq` (`MIDX`), each shared by a batch and per example; `lsh_embedding` and `lsh_label`, half
+from an index and half log-uniform, likewise; `wta_top_k`; `exact_softmax`, candidates per example
+from the softmax itself (`ExactSoftmaxSampler`), at a very high cost: the limit of samplers that
+follow W; and, without an S, `full_softmax` and `selected_softmax`: `ExactSoftmaxHead` with
+`backward="all"`, which updates all rows in each step, and with "selected".
 
-Biases begin at log class frequencies (`LogFrequency`), or with `--bias zeros` at 0. The loss and
+Biases start at log class frequencies (`LogFrequency`), or with `--bias zeros` at 0. The loss and
 the learning rate of the head are chosen for each row at S = 30 by P@1 of the test examples (by the
-exact loss on a text): first the loss, then the rate. S shared counts for the batch, S own for each
+exact loss on a text): first the loss, then the rate. Shared S is per batch, otherwise S is per
 example.
 
     python benchmarks/small_budgets.py wordnet/hyper wordnet/lemma gowalla=FOLDER text=FILE
 
 `wordnet/hyper` and `wordnet/lemma` are shipped; a folder holds train and test files of the extreme
 classification format; a file is a text for the n-gram model of examples/, whose "epochs" are 500
-steps each. `--samplers`, `--sharing`, `--sizes`, `--losses` and `--rates` choose a part. A row an
-epoch is written when a run has ended, and a second start skips what is there. Seconds are those of
-the processor, training and evaluation, from the start of a run: on one core (`taskset -c 0`) those
-of a clock, if nothing else runs.
+steps each. `--samplers`, `--sharing`, `--sizes`, `--losses` and `--rates` choose a part. A row per
+epoch is written when a run has ended, and a restart skips finished runs. Seconds are CPU time,
+training and evaluation, from the start of a run: on one core (`taskset -c 0`) equal to wall time,
+if nothing else runs.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Kind(NamedTuple):
 
 
 def half_found(sampler: type) -> Callable[[int, bool, Any], tlo.samplers.Sampler]:
-    """Returns the function that makes a sampler with an index, half of whose S are drawn."""
+    """Returns the function that creates a sampler with an index; half of its S are drawn."""
 
     def make(s: int, own: bool, counts: Any) -> tlo.samplers.Sampler:
         drawn = tlo.samplers.LogUniform(s - s // 2, per_example=own)
@@ -179,7 +178,7 @@ def head_of(run: Run, problem: Problem) -> tuple[Any, Any]:
 
 
 def train(run: Run, problem: Problem) -> list[dict[str, Any]]:
-    """Trains; returns a row an epoch."""
+    """Trains; returns a row per epoch."""
     keras.utils.set_random_seed(SEED)
     head, loss = head_of(run, problem)
     inputs, hidden, optimizer = problem.trunk()
@@ -215,7 +214,7 @@ def train(run: Run, problem: Problem) -> list[dict[str, Any]]:
 
 
 class Table:
-    """The rows of the CSV: those of runs that have ended."""
+    """The rows of the CSV, of finished runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -299,7 +298,7 @@ def main() -> None:
             text = is_text(source)
             for run in runs_of(data, text, sampler, sharing, arguments, table):
                 if not table.has(run):
-                    # In a process of its own, whose memory goes with it.
+                    # In a separate process, which frees its memory at the end.
                     ended = harness.in_child(*arguments.sets, "--run", json.dumps(run))
                     table.add(json.loads(ended))
                     shown = ("precision_at_1", "exact_loss", "seconds")

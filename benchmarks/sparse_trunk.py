@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the optimizer below a sampled head costs, where features are sparse: ms a step of `fit`.
+"""The cost of the trunk's optimizer with a sampled head and sparse features: ms per step of `fit`.
 
-On WordNet's hypernyms (27,463 features, of which an example has nine; 139,536 classes) a
-`SparseDense` layer of D ReLUs, then `SampledHead` with 1,000 log-uniform candidates a batch of 512
-and `RowAdam`; the model is compiled with Keras's Adam, which moves all rows of the kernel in
-each step, with `FusedAdam`, which does the same in one pass, or with `RowRMSprop` or `RowAdam`,
-which move the rows of the features that occur. Twenty steps of each, in turns. `candidates` are
-those of the batch, or 100 of each example's own.
+On WordNet's hypernyms (27,463 features, nine per example; 139,536 classes) a `SparseDense` layer of
+D ReLUs, then `SampledHead` with 1,000 log-uniform candidates per batch of 512 and `RowAdam`; the
+model is compiled with Keras's Adam, which updates all rows of the kernel in each step, with
+`FusedAdam`, which does the same in one pass, or with `RowRMSprop` or `RowAdam`, which update only
+the rows of features that occur. Twenty steps of each, in turns. `candidates` are shared by the
+batch, or 100 per example.
 
     python benchmarks/sparse_trunk.py
 
-Writes results/sparse_trunk.csv, a row a setting: ms by the clock.
+Writes results/sparse_trunk.csv, a row per setting: ms of wall time.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
 
 Heads: `sampled` (2,000 shared candidates) and `exact` (all classes, entries selected), both with
 bfloat16 weights and a row-wise `RowAdagrad`; and `factored` in float32. A row per phase: seconds,
-and the peak of the process in it, less what Python, TensorFlow and Keras take. Phases: build; fit,
+and the peak memory of the process, without Python, TensorFlow and Keras. Phases: build; fit,
 seconds per step; evaluate; top_k, the best 10 of a batch; save, a `.keras` file; export, a
-SavedModel with `rows="bfloat16"`. In processes of their own: load of the file; load_export, and
-serve, a batch of requests to it.
+SavedModel with `rows="bfloat16"`. In separate processes: load of the file; load_export, and serve,
+a batch of requests to it.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ PROCESSES = {"train": train, "read": read, "serve": serve}
 
 
 def main() -> None:
-    """Measures each head in processes of its own."""
+    """Measures each head in separate processes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--classes", type=int, default=10_000_000)
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=HEADS)

@@ -2,7 +2,7 @@
 """Heads tied to an input embedding, against the Keras model that multiplies by the same table.
 
 The claim: a training step of `fit` on sequences, of the exact softmax or of candidates, takes less
-time than that of a `ReversibleEmbedding` under Keras's full softmax and Adam.
+time than a step of a `ReversibleEmbedding` with Keras's full softmax and Adam.
 
     python benchmarks/tied_heads.py            # writes a CSV row
     python benchmarks/tied_heads.py --quick    # a small one, nothing is written

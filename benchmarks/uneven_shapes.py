@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory that batches of uneven shapes take, beside that of the largest alone.
+"""The memory for batches of uneven shapes, compared with only the largest.
 
-The claim: whatever the order in which sequences of 1 to 200 come, rising, falling or at random, the
-process takes at most 1.2 times the memory that the longest alone takes, and 32 MiB, for every op
-that keeps memory from call to call. A row is an op, through the head or layer that calls it, and an
-order; each run is a process of its own.
+The claim: for sequences of 1 to 200 in any order (rising, falling or random), the process uses at
+most 1.2 times the memory for only the longest, plus 32 MiB, for every op that keeps memory between
+calls. A row is an op, through the head or layer that calls it, and an order; each run is a separate
+process.
 
     python benchmarks/uneven_shapes.py                      # writes results/uneven_shapes.csv
     python benchmarks/uneven_shapes.py --only shared fixed  # some; nothing is written
 
-`fixed` has a function traced for each shape, as `tf.function` does with inputs of static shapes: an
-op for each. Linux only.
+`fixed` traces a function per shape, as `tf.function` does with inputs of static shapes: an op per
+shape. Linux only.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a large data set of the extreme classification format from a text, for peers.py.
+"""Creates a large data set in the extreme classification format from a text, for peers.py.
 
     python benchmarks/words_of_a_text.py novels.txt.xz path/to/novels
     python benchmarks/peers.py --methods omikuji,example path/to/novels
 
-An example is a window of 16 words, every 30th word of the text one; its features are the counts of
-those that are among the 100,000 most frequent, its labels those of the middle eight that are rare:
-the first 80,000 of those that occur less than 2,000 times. There are 300,000 for training and
-40,000 for testing, in an order by chance; of a short text, an eighth is for testing. So each label
-can be read off the features, and what is to be learned is which of them are labels. With
-`--following` the labels are the rare ones of the eight words after the window, of which it tells
-little. The first line names 100,000 features and 80,000 labels, also where fewer occur.
+An example is a window of 16 words, one at every 30th word of the text. Its features are the counts
+of its words among the 100,000 most frequent; its labels are the rare words among the middle eight:
+the first 80,000 that occur less than 2,000 times. There are 300,000 examples for training and
+40,000 for testing, in random order; for a short text, an eighth is for testing. So each label is
+also a feature, and the model must learn which features are labels. With `--following` the labels
+are the rare ones of the eight words after the window, which are hard to predict. The first line has
+100,000 features and 80,000 labels, even if fewer occur.
 """
 
 from __future__ import annotations

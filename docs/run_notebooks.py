@@ -24,11 +24,11 @@ FOLDER = Path(__file__).parent / "notebooks"
 
 
 def outputs_of(notebook: nbformat.NotebookNode) -> list[str]:
-    """Runs the cells, in a folder of their own; returns what each code cell prints.
+    """Runs the cells in a new folder; returns the output of each code cell.
 
     Raises:
         nbclient.exceptions.CellExecutionError: A cell fails.
-        ValueError: A cell shows something other than text.
+        ValueError: A cell has an output other than text.
     """
     with tempfile.TemporaryDirectory() as folder:
         where = {"metadata": {"path": folder}}

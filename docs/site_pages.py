@@ -35,13 +35,13 @@ NAME = re.compile(r"^\| `tlo\.([\w.]+)` \|", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Writes the pages of a folder in the place of `folder/*` in the navigation."""
+    """Replaces `folder/*` in the navigation by the pages of the folder."""
     config.nav = [_expanded(section) for section in config.nav or []]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Returns the files of the site, in place of those in docs/."""
+    """Returns the files of the site, instead of the files in docs/."""
     patterns = (*PAGES, *LISTED, NOTEBOOKS, *LICENCES)
     paths = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
     names = [path.relative_to(ROOT).as_posix() for path in paths if path.is_file()]

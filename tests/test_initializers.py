@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LogFrequency against NumPy, in heads, in files, and what it refuses."""
+"""LogFrequency compared with NumPy, in heads, in files, and its errors."""
 
 from __future__ import annotations
 

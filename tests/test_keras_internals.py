@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private names of Keras say what they are taken for; a test names the one that is gone."""
+"""The private names of Keras work as assumed; a failing test has the name that is gone."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _is_program(module: str) -> bool:
 
 
 def test_nothing_but_distribute_asks_whether_a_worker_is_alone():
-    """One process has an object of its own, and what it does otherwise is a method of that."""
+    """One process has a separate class, and its different behaviour is in methods of that class."""
     asks = {module for module, path in MODULES.items() if re.search(r"\.alone\b", path.read_text())}
     assert {part_of(module) for module in asks} <= {"distribute"}
 

@@ -22,7 +22,7 @@ SAVED = (
     keras.Metric,
     keras.optimizers.Optimizer,
 )
-BASES = {  # of which there are no objects
+BASES = {  # without instances
     "CandidateLoss",
     "HashFamily",
     "Head",

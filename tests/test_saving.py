@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of classes that users derive from those of the package."""
+"""Configurations of classes that users derive from the package's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private names of TensorFlow say what they are taken for; a test names the one that is gone.
+"""The private names of TensorFlow work as assumed; a failing test has the name that is gone.
 
-Those of collectives are in the tests of workers: `tests/distribute`.
+Names of collectives are tested in `tests/distribute`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameters of tests, and which of their cases a quick run tries.
 
-Of the first test of a file, a quick run tries the first and the last case, in the order in which
-they are written; of the second test the second and the last but one; and so on, round and round. So
-it tries both values of a parameter that has two, and tests of the same table take turns. Where most
-cases train a model, in folders of `ONE_CASE`, it tries only one: of the first test the first, of
-the second test the second, and so on. It tries all cases with the mark `all_cases`; with `each_of`,
-which names a parameter, as tests/conformance does with the heads, each kind of its values once, and
-what else there is takes turns, from kind to kind and from test to test.
+For the first test of a file, a quick run tries the first and the last case, in source order; for
+the second test the second and the last but one; and so on, cyclically. So it tries both values of a
+parameter with two, and tests of the same table take turns. In folders of `ONE_CASE`, where most
+cases train a model, it tries only one: for the first test the first, for the second test the
+second, and so on. With the mark `all_cases` it tries all cases; with `each_of` and the name of a
+parameter (used in tests/conformance for the heads) each kind of its values once, while the other
+parameters take turns, from kind to kind and from test to test.
 
-With -k, and where cases are named, the rule is for those that are left: `pytest -k my_head` runs
+With -k, or with named cases, the rule applies to the selected cases: `pytest -k my_head` runs
 my_head in each test that has it. With --thorough all cases are tried.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 ONE_CASE = {"callbacks", "compare", "examples", "heads", "hessian_free", "indexes", "models"}
-_MARKED = type(pytest.param(0))  # what has marks, as those of `thorough`
+_MARKED = type(pytest.param(0))  # a case with marks, such as `thorough`
 
 
 def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
@@ -43,7 +43,7 @@ def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
 
 
 def _kept(cases: Sequence[Any], number: int) -> list[Any]:
-    """Returns those of the cases that the test of this number keeps."""
+    """Returns the cases that the test with this number keeps."""
     mark = cases[0].get_closest_marker("each_of")
     if mark is None or not hasattr(cases[0], "callspec"):
         turn = number % len(cases)

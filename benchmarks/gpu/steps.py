@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Milliseconds a step of `fit` and a batch of `evaluate` on a GPU: a million classes, each head.
+"""Milliseconds per step of `fit` and batch of `evaluate` on a GPU: a million classes, each head.
 
     python benchmarks/gpu/steps.py                    # all rows, each in a process of its own
     python benchmarks/gpu/steps.py exact --kernels 0  # one row

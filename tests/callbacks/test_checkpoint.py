@@ -593,11 +593,11 @@ def test_epochs_of_more_digits_are_newer(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-# What is refused
+# Errors
 
 
 def refused(folder, message, model=None, of=of_epoch, error=ValueError, **options):
-    """A run that goes on is refused, and leaves the model as it was."""
+    """Continuing the run raises an error, and does not change the model."""
     model = model_of("sampled") if model is None else model
     model(X[:1])
     before = model.get_weights()

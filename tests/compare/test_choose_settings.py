@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""choose_settings: what is tried, what is left as it was, and what is refused."""
+"""choose_settings: trials, state that must not change, and errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the command, two by two: a head is trained, or a sentence refuses them at once."""
+"""Options of the command in pairs: a head is trained, or an error comes at once."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def compare(tiny, tmp_path, monkeypatch, capsys):
-    """Runs the command in this process; returns what it refuses with, or the curve of each head."""
+    """Runs the command in this process; returns its error, or the curve of each head."""
     monkeypatch.chdir(tmp_path)
     jobs = []
     monkeypatch.setattr(cli, "run_job", lambda job, folder, **_: jobs.append(job) or 0)

@@ -102,7 +102,7 @@ def test_a_head_and_nearest_neighbors_together(tiny_data, tmp_path, classes, lea
     train(settings, *examples, lambda **told: sent.update(deepcopy(told)))
     together, alone = sent["with_neighbors"], sent["point"]
     assert together["precision_at_1"] > 0.5
-    assert least < together["precision_at_5"] <= most  # two labels an example
+    assert least < together["precision_at_5"] <= most  # two labels per example
     assert together["seconds"] > alone["seconds"] > 0 and together["exact_loss"] is None
 
 

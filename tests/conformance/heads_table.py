@@ -69,18 +69,18 @@ def _tied(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Row(NamedTuple):
-    """A head as a user would choose it.
+    """A head with typical settings.
 
     Attributes:
         name: Shown in the test's name.
         make_head: `make_head(num_classes, **layer_arguments)`.
-        make_loss: The loss that goes with it.
+        make_loss: Its loss.
         make_optimizer: The model's optimizer.
         weights: `weights(head)` returns W and b (or None), and whatever else the oracles need.
         set_row: `set_row(head, label, value)` sets the row of a class in a W of zeros, D = 1.
         oracle: `oracle(hidden, *weights, lists of labels)` returns the loss in evaluation, `[N]`.
-        weights_dtype: That of W with the policies "bfloat16" and "mixed_bfloat16".
-        logits: `logits(hidden, *weights)` returns all logits, `[N, C]`, as an oracle has them.
+        weights_dtype: The dtype of W with the policies "bfloat16" and "mixed_bfloat16".
+        logits: `logits(hidden, *weights)` returns all logits, `[N, C]`, by an oracle.
         is_tied: Whether `make_head` takes the width of h, `of_width`, too.
     """
 

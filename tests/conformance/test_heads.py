@@ -575,7 +575,7 @@ def test_clone_model(row):
     train_and_check(compiled(clone, row), row, x, labels)
 
 
-# What is refused
+# Errors
 
 
 @every_class
@@ -751,7 +751,7 @@ def test_an_exact_loss_has_no_gradient(row):
 @pytest.mark.parametrize("num_classes", [1, 0, -3, 2.5, "many"])
 def test_num_classes_is_checked(row, num_classes):
     rule = "num_classes must be an integer of at least 2; got"
-    if row.is_tied:  # a table is refused before
+    if row.is_tied:  # a table raises an error earlier
         rule += "|`input_dim` must be a positive integer"
     with pytest.raises(ValueError, match=rule):
         row.make_head(num_classes)

@@ -32,7 +32,7 @@ def test_the_loss_is_that_of_each_id_by_its_probability(row, tmp_path):
     own = [row.oracle(*arguments, [[c] for c in np.maximum(column, 0)]) for column in ids.T]
     p = np.where(ids >= 0, p, 0)
     expected = np.sum(p.T * own, axis=0)
-    if row.name.endswith("_smoothed"):  # what smoothing adds does not go by the probabilities
+    if row.name.endswith("_smoothed"):  # smoothing does not depend on the probabilities
         uniform = [row.oracle(*arguments, [[*range(CLASSES)]] * 24)]
         expected += 0.1 * (1 - p.sum(axis=1)) * uniform[0]
     np.testing.assert_allclose(loss, expected.mean(), rtol=2e-5)

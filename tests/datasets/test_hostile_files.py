@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file that is broken or lies is refused, with its line, and in bounded memory."""
+"""A damaged or inconsistent file raises an error with its line, in bounded memory."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_compressed_file_is_read_whole_or_not_at_all(tmp_path, compress):
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
 def test_damage_is_named_with_a_line_near_it(tmp_path, compress):
-    """The first one that was not read: at most a block before the damage."""
+    """The first line that was not read: at most a block before the damage."""
     num_lines, path = 500_000, tmp_path / "data"
     data = compress(b"%d 10 10\n" % num_lines + b"1 2:3\n" * num_lines)
     path.write_bytes(data[:-20])

@@ -35,10 +35,10 @@ def of_epoch(epoch):
 
 
 def model_of(kind, classes=CLASSES):
-    """`dense` has dropout, of each worker's own seed, and an embedding; `indexed` hash tables.
+    """`dense` has dropout, with a seed per worker, and an embedding; `indexed` has hash tables.
 
-    Its optimizer goes by slices of gradients, which are added up over workers alone: so `numbers`,
-    without an embedding, is what is compared with one process.
+    Its optimizer treats slices of gradients separately, but several workers add them up: so only
+    `numbers`, without an embedding, is compared with one process.
     """
     keras.utils.set_random_seed(5 + tlo.distribute.current().rank)
     embedding = [keras.layers.Embedding(WORDS, 6), keras.layers.GlobalAveragePooling1D()]

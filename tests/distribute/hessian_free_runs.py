@@ -54,7 +54,7 @@ def compiled(layers, reduction="sum_over_batch_size", **arguments):
 
 
 def dense(units, activation=None, seed=0, **arguments):
-    """Each worker starts with weights of its own; those of worker 0 count."""
+    """Each worker starts with other weights; the weights of worker 0 are used."""
     seed = 10 * seed + tlo.distribute.current().rank
     initializer = keras.initializers.GlorotUniform(seed=seed)
     return keras.layers.Dense(units, activation, kernel_initializer=initializer, **arguments)
@@ -66,7 +66,7 @@ def model_of(**arguments):
 
 
 def normalised():
-    """A model with weights that are not trained, of which worker 0's count as well."""
+    """A model with weights that are not trained; worker 0's are used, too."""
     layers = [keras.Input([WIDTH]), dense(6, "tanh", 1), keras.layers.BatchNormalization()]
     model = compiled([*layers, dense(CLASSES, seed=2)], "mean_with_sample_weight")
     model.layers[1].moving_mean.assign(np.arange(6) * (0.1 + tlo.distribute.current().rank))
@@ -101,7 +101,7 @@ TRAINERS = {
 
 
 def trained(trainer, model, *data, epochs=6, **arguments):
-    """Returns what a run leaves: the weights, and the logs but for times."""
+    """Returns the result of a run: the weights, and the logs except for times."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of BatchNorm
         history = trainer.fit(model, *data, epochs=epochs, verbose=0, **arguments).history
@@ -111,7 +111,7 @@ def trained(trainer, model, *data, epochs=6, **arguments):
 
 
 def own_parts():
-    """Each worker has a part of the data, of which one is much smaller."""
+    """Each worker has a part of the data; one part is much smaller."""
     workers = tlo.distribute.current()
     most = 100 if workers.size > 1 else EXAMPLES
     ends = [0, *np.linspace(most, EXAMPLES, workers.size, dtype=int)]
@@ -151,7 +151,7 @@ def goes_on_alone(folder: Path):
 
 
 def continued(folder: Path):
-    """A run of three iterations, of which the state is saved, and three more."""
+    """A run of three iterations, a saved state, and three more iterations."""
     folder.mkdir(exist_ok=True)
     trainer, model, data = TRAINERS["diagonal"](), model_of(), (X, Y, WEIGHTS)
     trained(trainer, model, *data, epochs=3)

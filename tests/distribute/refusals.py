@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers refuse. As a program: python refusals.py FOLDER NAME..., with TF_CONFIG.
+"""Errors of workers. As a program: python refusals.py FOLDER NAME..., with TF_CONFIG.
 
-Each worker notes the errors that it gets, by the name of what is tried.
+Each worker records its errors, by the name of the case.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def other_index():
 
 
 def different_weights():
-    """One worker sets a weight of its own."""
+    """One worker changes a weight."""
     model = model_of(sampled(), tlo.distribute.DataParallel("sgd", check_every=1))
     model.optimizer.build(model.trainable_variables)
     if RANK:

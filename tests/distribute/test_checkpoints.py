@@ -173,7 +173,7 @@ def check_what_was_told(folder):
 
 
 def check_a_killed_worker(folder):
-    """Bit by bit the run of which no worker was killed."""
+    """Bit for bit equal to the run without a killed worker."""
     (folder / "trains.py").write_text(TRAINS.format(tests=str(PROGRAM.parents[1])))
     main = "import sys; from tfx_largeout.compare.cli import main; sys.exit(main(sys.argv[1:]))"
     options = ["--workers", "2", "--restarts", "1", str(folder / "trains.py"), str(folder)]

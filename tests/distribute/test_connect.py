@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""connect: what it is told, and what it refuses before it waits for anybody."""
+"""connect: its arguments, and errors before it waits for other workers."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_workers_take_the_steps_of_one_process(tmp_path, size):
 
 
 def check(name, expected, workers):
-    """Bit by bit the same on all workers, and those of one process but for rounding."""
+    """Bit for bit the same on all workers, and equal to one process except for rounding."""
     for worker in workers:
         for key, values in workers[0].items():
             np.testing.assert_array_equal(worker[key], values, err_msg=f"{name} {key}")

@@ -15,7 +15,7 @@ from tfx_largeout.distribute import kubernetes_workers
 
 MANIFEST = Path(__file__).parents[2] / "examples" / "kubernetes.yaml"
 
-# The names of pods are those of this machine.
+# The names of pods resolve to this machine.
 JOINS = """
 import sys
 import tensorflow as tf

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers as threads of one process, each on a device of its own. As a program: checks them."""
+"""Workers as threads of one process, each on a separate device. As a program: checks them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _collectives(workers, x):
 
 
 def check_examples():
-    """Parts of 2 and 3 examples, one of which was filled up, with 1 and 2 labels."""
+    """Parts of 2 and 3 examples, one of them filled up, with 1 and 2 labels."""
     weights = [np.array([1, 0], "float32"), np.array([2, 0.5, -0.0], "float32")]
     hidden = [np.full([2, 3], 1, "float32"), np.full([3, 3], 2, "float32")]
     labels = [np.array([[4], [-1]]), np.array([[5, 6], [2**40, -1], [9, 9]])]
@@ -361,7 +361,7 @@ def compare_exact_softmaxes(products, num_selected, smoothing):
 
 
 def softmax_gradients(smoothing):
-    """Those of W and h in float64, and the weights of the examples."""
+    """The statistics of W and h in float64, and the weights of the examples."""
     head = training.exact()
     head.build((None, training.WIDTH))
     kernel, bias = (x.numpy().astype(np.float64) for x in (head.kernel, head.bias))
@@ -376,7 +376,7 @@ def softmax_gradients(smoothing):
 
 
 def check_selected_gradients_have_no_bias():
-    """The mean over many draws is that of the softmax: random sums, within 4 standard errors."""
+    """The mean over many draws equals the softmax: random sums, within 4 standard errors."""
     draws, rng = 400, np.random.default_rng(2)
 
     def run(workers):

@@ -166,7 +166,7 @@ def compare_runs(make, loss, sizes, tolerance, what):
 
 
 def compare_bookkeeping(states, tolerance):
-    """What is kept beside W is that of W, and rows are counted."""
+    """The derived matrices fit W, and rows are counted."""
     whole, state = weights_of(states), states[0]
     assert_close(state["gram"], whole.T @ whole, 10 * tolerance, "gram")
     assert_close(state["row_sum"], whole.sum(axis=0), 10 * tolerance, "row_sum")
@@ -175,7 +175,7 @@ def compare_bookkeeping(states, tolerance):
 
 
 def check_routes():
-    """Rows reach whoever has a label of theirs, and what is sent back is added up."""
+    """Rows reach the workers with their labels, and the terms sent back are added up."""
     matrix = RNG.normal(size=[CLASSES, WIDTH])
     for number, most in ((40, CLASSES), (12, 4), (3, 1)):  # classes 0 to `most`, some on no worker
         labels = RNG.integers(-1, most, [number, 3])
@@ -328,7 +328,7 @@ def check_statistics_of_a_batch_that_all_have():
 
 
 def check_a_head_that_is_called_twice():
-    """The second gradient is that of the weights that the first one has changed."""
+    """The second gradient is at the weights changed by the first one."""
     loss = tlo.losses.SquaredError()
 
     def run(workers):

@@ -73,7 +73,7 @@ def check_sums_are_those_of_one_process():
 
 
 def check_sums_of_own_parts():
-    """Parts of 70, 5 and 75 examples; micro-batches are those of each part."""
+    """Parts of 70, 5 and 75 examples; micro-batches are within each part."""
     parts = [slice(0, 70), slice(70, 75), slice(75, None)]
 
     def run(connected):
@@ -150,7 +150,7 @@ def check_calls_with_other_arguments():
 
 
 def check_one_process_has_no_collectives():
-    """Processes of which there is one give what their worker gives."""
+    """A single process returns the results of its worker."""
     local, parameters = local_worker()
     alone = OverWorkers(local, ALONE, parameters, BATCH)
     for name, total in sums(alone, parameters, SAMPLES[1]).items():
@@ -159,7 +159,7 @@ def check_one_process_has_no_collectives():
 
 
 def check_a_trainer_of_three():
-    """Three workers, of which two have no examples of the first samples of products."""
+    """Three workers; two have no examples of the first samples of products."""
 
     def run(connected):
         maker = Trainer(cg_sample=GeometricSample(1, 2.0), damping=3.0)

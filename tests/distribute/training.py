@@ -381,7 +381,7 @@ def factored_run() -> dict[str, np.ndarray]:
 
 
 def collectives(model) -> int:
-    """The number of collectives in a training step, but for the check every few steps."""
+    """The number of collectives in a training step, without the check every few steps."""
     batch = next(iter(tlo.distribute.shard(batches())))
     graph = tf.function(model.train_step).get_concrete_function(batch).graph
     return sum("Collective" in op.type for op in graph.get_operations())

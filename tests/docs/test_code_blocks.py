@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python in documents and docstrings parses, and calls what there is with arguments it takes.
+"""Python in documents and docstrings parses, and its calls have existing names and arguments.
 
-That in docstrings also runs, on a small model and data in place of the reader's own.
+Code in docstrings also runs, on a small model and data instead of the reader's.
 """
 
 from __future__ import annotations

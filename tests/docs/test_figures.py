@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of README and docs are those of the CSV files."""
+"""Figures of README and docs match the CSV files."""
 
 import importlib.util
 import subprocess

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of public names, of which the site has a page."""
+"""The list of public names, a page of the site."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def test_every_public_name_says_what_it_is():
     spec.loader.exec_module(module)
     page = module.page()
     assert "|  |" not in page, "a public name has no docstring"
-    assert page.count("| `tlo.") <= 128  # the fewer, the sooner a reader finds his
+    assert page.count("| `tlo.") <= 128  # a short list is easier to read
     assert "tfx_largeout.datasets" in sys.modules

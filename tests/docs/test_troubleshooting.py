@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages that docs/troubleshooting.md lists are those of the code."""
+"""The messages in docs/troubleshooting.md match the code."""
 
 from __future__ import annotations
 

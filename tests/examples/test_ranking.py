@@ -20,7 +20,7 @@ def modules(import_modules):
 
 
 def random_case(seed):
-    """Scores, of which some are alike with an even seed; histories of up to 5, and the next."""
+    """Scores, with ties for an even seed; histories of up to 5 items, and the next item."""
     rng = np.random.default_rng(seed)
     table = rng.integers(0, 6, (USERS, ITEMS + 1)) + rng.random((USERS, ITEMS + 1)) * (seed % 2)
     before = [rng.integers(1, ITEMS + 1, rng.integers(6)) for _ in table]
@@ -31,7 +31,7 @@ def random_case(seed):
 
 
 def of_histories(table, before):
-    """Users come in another order: each is known by what is in his history."""
+    """Users are in another order: each is identified by the history."""
     rows = {tuple(row): scores for row, scores in zip(before, table, strict=True)}
     return lambda seen: np.array([rows[tuple(row[row > 0])] for row in seen])
 

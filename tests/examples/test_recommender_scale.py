@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The law by which benchmarks/recommender_scale.py makes data, and the best that can be had."""
+"""The distribution of the data of benchmarks/recommender_scale.py, and its best ranking."""
 
 from __future__ import annotations
 

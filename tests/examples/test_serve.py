@@ -43,7 +43,7 @@ def load_example(stem):
 
 
 class Server:
-    """examples/serve/server.py in a process of its own, where `import tfx_largeout` is an error."""
+    """examples/serve/server.py in a separate process, where `import tfx_largeout` is an error."""
 
     def __init__(self, folder, model, *options):
         (folder / "blocked").mkdir(exist_ok=True)

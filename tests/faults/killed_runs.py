@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that are killed with SIGKILL again and again, and compared with the one that is not.
+"""Runs that are killed repeatedly with SIGKILL, and compared with an uninterrupted run.
 
 python killed_runs.py KIND KILLS FOLDER [CSV SEED]    # a row for each kill; prints a summary
 
-Half of the kills come at a random moment, half as soon as a file that is being written is there.
-Processes are forked from one that has only imported TensorFlow; every tenth is a fresh one.
+Half of the kills come at a random moment, half as soon as an unfinished file appears. Processes are
+forked from one that has only imported TensorFlow; every tenth is a new one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_SECONDS = 120
 
 
 class Child:
-    """A training run in a process of its own."""
+    """A training run in a separate process."""
 
     def __init__(self, kind: str, folder: Path, every: str | int, fresh: bool) -> None:
         self.output = folder.with_suffix(".json")
@@ -111,7 +111,7 @@ def unfinished(folder: Path) -> list[tuple[str, int]]:
 
 
 def result_of(kind: str, folder: Path, every: str | int) -> str:
-    """Returns the result of a run without a break, in a process of its own, as JSON."""
+    """Returns the result of an uninterrupted run, in a separate process, as JSON."""
     child = Child(kind, folder, every, fresh=False)
     if not child.wait(MOST_SECONDS) or child.status:
         raise RuntimeError(f"the run without a break has failed: {child.status}")

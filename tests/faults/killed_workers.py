@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of two workers, of which one is killed or stopped at a random moment, and which go on.
+"""Runs of two workers; one is killed or stopped at a random moment, and the run continues.
 
-python killed_workers.py RUNS FOLDER [CSV SEED]    # a row a run; prints a summary
+python killed_workers.py RUNS FOLDER [CSV SEED]    # a row per run; prints a summary
 
 Each run is `tfx-largeout launch --restarts 3`. A random worker gets SIGKILL or SIGSTOP, at a random
-moment or as soon as it writes a checkpoint. The run must end by itself, as the one without a break,
-bit for bit. As a worker: python killed_workers.py --worker FOLDER.
+moment or as soon as it writes a checkpoint. The run must end by itself, bit for bit like an
+uninterrupted run. As a worker: python killed_workers.py --worker FOLDER.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flipped bits, cut files and stale ones: refused or skipped, and never a silent wrong answer."""
+"""Flipped bits, truncated and stale files: an error or skipped, but never a silent wrong result."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_what_is_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("name", ["entries", "starts", "touched_at"])
 def test_an_index_in_memory_is_refused_or_mended(name):
-    """Ids stay in range or an op refuses the tables; a rebuild mends them."""
+    """Ids stay in range or an op raises an error for the tables; a rebuild repairs them."""
     rng, classes = np.random.default_rng(4), 200
     kernel = tf.Variable(rng.normal(size=(classes, 8)).astype("float32"))
     index = HashIndex(SimHash(), hashes_per_table=4, num_tables=3, first_period=3)
@@ -178,7 +178,7 @@ def test_an_index_in_memory_is_refused_or_mended(name):
 
 
 def test_a_checkpoint_that_can_not_be_read_to_its_end(checkpoints, tmp_path, monkeypatch):
-    """An array in the middle can't be had: the model is as it was, and training does not begin."""
+    """An array in the middle can't be read: the model is unchanged, and training does not begin."""
     folder = tmp_path / "run"
     shutil.copytree(checkpoints["sampled"], folder)
     keras.utils.set_random_seed(1)  # of the data, too

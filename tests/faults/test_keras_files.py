@@ -46,7 +46,7 @@ def test_tensorflow_checkpoints_notice_a_flip(tmp_path):
 
 
 def test_hdf5_weights_do_not(tmp_path):
-    """The files of `BackupAndRestore` and `save_weights`: a flip is loaded without a word."""
+    """The files of `BackupAndRestore` and `save_weights`: a flipped bit is loaded silently."""
     model, path = saved(".weights.h5", tmp_path)
     before = model.get_weights()[0]
     flip(path, place_of(before, path) + 1003, 2)

@@ -212,7 +212,7 @@ WRITERS = {
 
 @pytest.fixture
 def disk(tmp_path):
-    """A disk of 160 KiB of which half are taken."""
+    """A half-full disk of 160 KiB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(folder)]

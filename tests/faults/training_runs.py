@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short training runs under `Checkpoint`, each of which ends with a digest of all its state.
+"""Short training runs with `Checkpoint`; each ends with a digest of its whole state.
 
 python training_runs.py KIND FOLDER EVERY    # EVERY: "epoch" or a number of steps
 """

@@ -32,7 +32,7 @@ from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import row_update
 
 SGD = RowRule("sgd", (0.0, 0.0))
-LEFT = 12 << 20  # bytes that may be had: for outputs and TensorFlow's own
+LEFT = 12 << 20  # bytes left, for outputs and TensorFlow itself
 
 
 def variable(*shape, dtype="float32", value=0.5):
@@ -40,7 +40,7 @@ def variable(*shape, dtype="float32", value=0.5):
 
 
 class CandidateUpdate:
-    """With own candidates, each group of classes has a dL/dH of its own."""
+    """With candidates per example, each group of classes has a separate dL/dH."""
 
     op, sizes = "TfxCandidateUpdate", (10, 2_000)
 
@@ -58,7 +58,7 @@ class CandidateUpdate:
 
 
 class SoftmaxUpdate:
-    """Each share of the classes has a dL/dH of its own."""
+    """Each share of the classes has a separate dL/dH."""
 
     op, sizes = "TfxSoftmaxUpdate", (4, 1_024)
 

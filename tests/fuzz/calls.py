@@ -47,7 +47,7 @@ class Call(NamedTuple):
     is_tame: bool = True
 
     def variables(self) -> Iterator[tuple[str, Variable]]:
-        """Yields the variables, each with a name of its own."""
+        """Yields the variables, each with a unique name."""
         for name, value in self.inputs.items():
             if isinstance(value, Variable):
                 yield name, value
@@ -165,7 +165,7 @@ def _same(old: np.ndarray, new: np.ndarray) -> bool:
 
 
 def _no_handle(variable: Variable) -> tf.Tensor:
-    """Returns what an op may get in the place of a variable's handle."""
+    """Returns values that an op may get instead of a variable's handle."""
     if variable.handle == "table":
         return tf.raw_ops.AnonymousMutableHashTable(key_dtype=tf.int64, value_dtype=tf.int64)
     no_value = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[], shared_name="never assigned")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls, in small, on which an op and composed ops once disagreed, and that aren't all refused."""
+"""Small valid calls on which an op and composed ops once disagreed."""
 
 from __future__ import annotations
 

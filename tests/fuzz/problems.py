@@ -256,7 +256,7 @@ def _factored_update(rng: Rng) -> Call:
 
 
 def _shard(rng: Rng, inputs: dict[str, Any], num_rows: int) -> None:
-    """Makes rows those of some classes of a layer, and labels any classes of that."""
+    """Sets rows to some classes of a layer, and labels to any of its classes."""
     stride, first = int(rng.choice([1, 1, 3])), 0
     if stride > 1:
         first = int(rng.integers(0, stride))
@@ -427,7 +427,7 @@ def _bounded_top_k(rng: Rng) -> Call:
 
 
 def _probed_top_k(rng: Rng) -> Call:
-    """Looks into all lists, so that the result is that of all classes."""
+    """Reads all lists, so that the result is over all classes."""
     call = _bounded_top_k(rng)
     while not len(call.inputs["kernel"].values):  # of no classes there are no lists
         call = _bounded_top_k(rng)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that each op must refuse, one thing wrong in each: among them all that random calls found.
+"""Calls for which each op must raise an error, one fault each, with all from random calls.
 
 As a program it makes calls [first, end) of the table, and reports as `make_calls.py` does.
 """
@@ -27,14 +27,14 @@ _LARGE = 2**40
 
 
 class Refusal(NamedTuple):
-    """A call that is wrong in one way.
+    """A call with one fault.
 
     Attributes:
         op: The op.
-        name: Of the input or attribute; or `"all"`: several that fit each other.
-        change: Makes what is wrong of what is right.
+        name: The name of the input or attribute; or `"all"`: several that fit together.
+        change: A function from valid to wrong values.
         message: The error, a regular expression.
-        by_composed: Whether composed ops refuse it as well; else they can't be asked.
+        by_composed: Whether composed ops raise an error, too; else they can't be called.
     """
 
     op: str
@@ -70,7 +70,7 @@ def _without_columns(values: np.ndarray) -> np.ndarray:
 
 
 def _of_state(op: str) -> list[Refusal]:
-    """What each op on a factored layer must refuse."""
+    """Faults for which each op on a factored layer must raise an error."""
     return [
         Refusal(op, "all", _state_without_columns, "v must be a matrix .* D at least 1; got"),
         Refusal(op, "v", _without_columns, "v must be a matrix .* D at least 1; got"),
@@ -317,7 +317,7 @@ def _of_bucket_candidates(op: str) -> list[Refusal]:
         Refusal(op, "starts", lambda s: s + 10**6, "corrupt.*rebuild the index"),
         Refusal(op, "starts", lambda s: s[:, :1], "starts.* must be"),
         Refusal(op, "codes", lambda c: c * 0 + 10**6, "codes must be below"),
-        # The last one that is looked at, if at all: candidates may be enough before.
+        # Only if the last one is read: candidates may be enough before.
         Refusal(op, "codes", _put((-1, -1, -1), 10**6), "codes must be below"),
         # No element, but many examples.
         Refusal(
@@ -472,7 +472,7 @@ def call_of(index: int) -> Call:
 
 
 def _whole_call(refusal: Refusal) -> Call:
-    """Returns a call in which nothing is empty that the refusal needs."""
+    """Returns a call without empty inputs that the error needs."""
     for seed in range(10_000):
         call = random_call(refusal.op, np.random.default_rng([7, seed]))
         sizes = [v.values.size for _, v in call.variables()]

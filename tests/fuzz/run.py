@@ -23,14 +23,14 @@ _CHILD = Path(__file__).with_name("make_calls.py")
 
 
 class Report(NamedTuple):
-    """What came of one call.
+    """The result of one call.
 
     Attributes:
-        index: Of the call.
+        index: The index of the call.
         op: The op.
         outcome: `"accepted"`, `"refused"`, or `"died"`.
-        is_compared: Whether composed ops made the call as well.
-        finding: What is wrong, or None.
+        is_compared: Whether composed ops ran the call, too.
+        finding: The fault found, or None.
     """
 
     index: int

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a stand-in for CUDA's libraries, with which TensorFlow shows a GPU where there is none.
+"""Builds a stand-in for CUDA's libraries, with which TensorFlow sees a GPU that does not exist.
 
 python build_driver.py FOLDER    # then LD_LIBRARY_PATH=FOLDER python ...
 
-For tests of our own GPU ops: variables lie on GPU:0, and ops are placed and launched as on a
-device.
-TensorFlow's own GPU kernels do nothing there. Functions that no file of stand_in_driver has, return
-0 and do nothing; which there are, TensorFlow's headers say. Linux.
+For tests of our GPU ops: variables are on GPU:0, and ops are placed and launched as on a device.
+TensorFlow's GPU kernels do nothing there. Functions that are not in stand_in_driver return 0 and do
+nothing; their names are from TensorFlow's headers. Linux.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU ops beside those of the processor, in a process with a stand-in driver.
+"""The GPU ops compared with the processor's, in a process with a stand-in driver.
 
 LD_LIBRARY_PATH=DRIVER python stand_in_program.py LIBRARY    # of kernels that run on the processor
 """
@@ -159,7 +159,7 @@ def check_candidates(module):
 
 
 def check_candidates_in_bfloat16(module):
-    """One step from whole numbers: logits and weights are those of the processor, to the bit."""
+    """One step from integers: logits and weights equal the processor's, bit for bit."""
     for rule in RULES:
         for own in (False, True):
             gpu, processor = (Layer(device, rule, tf.bfloat16) for device in ("GPU:0", "CPU:0"))
@@ -214,7 +214,7 @@ def check_refusals_of_candidates(module, gpu, batch, gradients):
 
 
 def check_options(module):
-    """The kernels have none of a rule's options, and refuse each by its name."""
+    """The kernels support no options of a rule, and raise an error with its name."""
     adagrad, nesterov = RULES[2], RULES[1]
     for rule, name in (
         (adagrad._replace(row_wise=True), "row-wise slots"),
@@ -230,7 +230,7 @@ def check_options(module):
 
 
 def check_candidates_in_python(module, dtype):
-    """The functions choose the kernels, and refuse what those can't."""
+    """The functions choose the kernels, and raise errors for unsupported cases."""
     rule = RULES[3]
     gpu, processor = Layer("GPU:0", rule, dtype), Layer("CPU:0", rule, dtype)
     processor.step(module, "CPU:0", False)

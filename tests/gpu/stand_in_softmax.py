@@ -173,7 +173,7 @@ def check_selection(module):
 
 
 def check_softmax_in_python(module):
-    """The functions choose the kernels, and refuse what those can't."""
+    """The functions choose the kernels, and raise errors for unsupported cases."""
     rule = RowRule("adam", (0.9, 0.99, 1e-3), 0.01, 0.5)
     gpu, cpu = Step("GPU:0", "adam"), Step("CPU:0", "adam")
     cpu.run(module)

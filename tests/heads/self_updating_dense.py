@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest head that updates itself: a full softmax with plain SGD of its own."""
+"""The smallest self-updating head: a full softmax with plain SGD."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClassRows: which rows are whose, and that their start is that of the whole W."""
+"""ClassRows: which worker has which rows, with the same initial values as the whole W."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def _inputs_of(head):
     return output.flat_hidden, output.labels(tf.constant(LABELS))
 
 
-# Evaluation, and whoever reads the rows
+# Evaluation, and readers of rows
 
 
 @every_head
@@ -301,7 +301,7 @@ def test_the_library_does_what_the_composed_ops_do(make, monkeypatch):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
 
 
-# Zeros, and what is refused
+# Zeros, and errors
 
 
 @every_head

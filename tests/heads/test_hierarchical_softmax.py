@@ -47,7 +47,7 @@ def make_head(tree, optimizer=None, **arguments):
 
 
 def hidden_and_labels(seed=0):
-    """Up to three labels an example, in example 1 one, with some in one cluster."""
+    """Up to three labels per example, one in example 1, with some in one cluster."""
     rng = np.random.default_rng(seed)
     labels = np.stack([rng.choice(CLASSES, 3, replace=False) for _ in range(BATCH)])
     labels[1, 1:] = -1
@@ -459,7 +459,7 @@ def test_a_class_of_count_0_is_in_the_tree(tree):
     assert again.get_config() == head.get_config()
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(

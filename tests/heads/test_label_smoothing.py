@@ -135,7 +135,7 @@ def test_selected_loss_exact_and_gradient_without_bias(several, products):
 
 @keras.saving.register_keras_serializable(package="tfx_largeout_tests")
 class MeanLogit(tlo.losses.HeadLoss):
-    """A loss of a user's own."""
+    """A custom loss."""
 
     trains_on = evaluates_on = MeanLogitStatistics
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A head that can't fit into memory says so before anything is made; one that may not, warns."""
+"""A head that can't fit into memory raises before it is built; one that might not fit warns."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class OwnSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class OwnOptimizer(keras.optimizers.Adam):
-    """One that its configuration does not make again."""
+    """A layer that can't be rebuilt from its configuration."""
 
     def __init__(self, other):
         super().__init__()

@@ -83,7 +83,7 @@ def test_no_object_of_a_head_counts_as_shared(tmp_path):
 
 
 def shared_in(config):
-    """The classes of objects in a configuration that have a number of those that are shared."""
+    """The classes of objects that are marked as shared in a configuration."""
     found = set()
     if isinstance(config, dict):
         found = {config["class_name"]} if "shared_object_id" in config else set()

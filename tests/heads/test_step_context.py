@@ -74,7 +74,7 @@ def model_of(name, optimizer, dtype="float32", **arguments):
 
 
 def weights_of(model):
-    """Those of the trunk and, as arrays, all that the head computes logits by."""
+    """The trunk's weights and, as arrays, everything from which the head computes logits."""
     logits = model.layers[-1].logits(tf.eye(WIDTH))
     return [w.numpy() for w in model.layers[0].weights] + [np.asarray(logits, "float64")]
 
@@ -248,7 +248,7 @@ def test_two_heads_in_one_model_each_take_their_steps(name):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-# Loops of the user's own
+# Custom loops
 
 
 def own_loop(model, optimizer, in_function=True, batch=BATCH):
@@ -401,7 +401,7 @@ def test_a_scale_that_nothing_tells_is_refused():
         own_loop(model, scaled)
 
 
-# What a loop of one's own may do
+# What custom loops may do
 
 
 @heads

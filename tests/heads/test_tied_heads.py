@@ -569,7 +569,7 @@ def test_a_run_with_an_index_is_resumed_bit_for_bit(name, tmp_path):
         np.testing.assert_array_equal(resumed, straight)
 
 
-# What is refused
+# Errors
 
 
 def test_wrong_arguments():

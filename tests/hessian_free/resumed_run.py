@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a training run that begins where the last one has left its files.
+"""A part of a training run that continues from the files of the last part.
 
-python resumed_run.py FOLDER FIRST_EPOCH LAST_EPOCH    # as a process of its own
+python resumed_run.py FOLDER FIRST_EPOCH LAST_EPOCH    # as a separate process
 """
 
 from __future__ import annotations

@@ -308,7 +308,7 @@ def test_losses_of_half_precision_are_those_of_keras(name, policy):
     variables = [variable.value for variable in model.trainable_variables]
     gradient = curvature.parameters.join(tape.gradient(loss, variables))
     weight = float(sums.weight)
-    if name == "ids":  # Keras divides by all elements here, and by those that count in `evaluate`
+    if name == "ids":  # Keras divides by all elements here, and by weighted ones in `evaluate`
         gradient, loss = gradient * len(x) / weight, loss * len(x) / weight
     assert float(sums.loss) / weight == pytest.approx(float(loss), rel=1e-5)
     np.testing.assert_allclose(

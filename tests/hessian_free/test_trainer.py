@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainer: iterations of the oracle, exact resuming, logs, samples, refusals."""
+"""Trainer: iterations of the oracle, exact resuming, logs, samples, errors."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_several_workers_take_the_steps_of_one(shards):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["refused", *thorough("lbfgs, geometric", "diagonal, variance")])
 def test_state_resumes_exactly(name, tmp_path):
-    """At a place where the gradient of a refused step is to be used again."""
+    """At a point where the gradient of a rejected step is used again."""
     sizes = resumed_run.run(name, tmp_path / "whole", 0, 4)
     assert sizes[1] == 0 and any(sizes[2:])
     assert resumed_run.run(name, tmp_path / "halves", 0, 2) == sizes[:2]
@@ -370,7 +370,7 @@ def test_a_state_of_another_kind_is_refused(tmp_path):
 
 
 def test_a_refused_step_changes_nothing_but_the_damping():
-    """Targets of the line search contradict those of training: no step can help."""
+    """Targets of the line search contradict the training targets: no step can help."""
     workers: list[Recorder] = []
     x, y = classes_data(60)
     y = (x[:, 0] > 0).astype(int)

@@ -18,7 +18,7 @@ CLASSES, WIDTH, QUERIES = 3000, 16, 200
 
 
 def problem(classes=CLASSES, queries=QUERIES, seed=0):
-    """Rows of many lengths, biases, and queries each of which is near to a row."""
+    """Rows of many lengths, biases, and queries that are each near a row."""
     rng = np.random.default_rng(seed)
     kernel = rng.normal(size=(classes, WIDTH)) * rng.gamma(2, 0.5, size=(classes, 1))
     bias = rng.normal(size=classes)
@@ -91,7 +91,7 @@ def test_a_trial_knows_how_many_candidates_it_takes(make, num_found):
     index.rebuild(*weights)
     trials = TableTrials(index, *weights, tf.constant(hidden), best, 36)
     expected = trials.found(3, [12])[12].recall(num_found).mean()
-    recalls = []  # in other orders of the tables, of which the trial has one
+    recalls = []  # in other orders of the tables; the trial uses one
     for draw in range(40):
         seed = tf.constant([3, draw])
         ids = index.candidates(hidden[:, np.newaxis], num_found, seed, True).numpy()
@@ -172,7 +172,7 @@ def test_it_is_repeatable_and_changes_nothing(caplog):
         np.testing.assert_array_equal(weight.numpy(), value)
     like.rebuild(*weights)
     tables = [weight.numpy() for weight in like.weights]
-    assert choose()[1] == statistics  # of one that is built
+    assert choose()[1] == statistics  # of a built index
     for weight, table in zip(like.weights, tables, strict=True):
         np.testing.assert_array_equal(weight.numpy(), table)
 

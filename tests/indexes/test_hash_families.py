@@ -123,7 +123,7 @@ def test_dwta_agrees_as_often_as_wta_where_no_bin_is_empty():
 
 
 def test_dwta_of_sparse_vectors_agrees_as_simulated():
-    """With most bins empty: the oracle fills them, on permutations of its own."""
+    """With most bins empty: the oracle fills them, on other permutations."""
     rng = np.random.default_rng(11)
     x, y = correlated_pair(0.9, 60, rng)
     is_zero = rng.random(60) < 0.85

@@ -398,7 +398,7 @@ def test_the_radius_follows_longer_rows_that_a_step_changed():
     kernel, index = tf.Variable(rows), of_inner_products()
     index.rebuild(kernel)
     before = index.radius.numpy()
-    rows[9_999] = [0, 0, 1.2 * before]  # not among those that are looked at anyway
+    rows[9_999] = [0, 0, 1.2 * before]  # not among the rows that are always checked
     kernel.assign(rows)
     for _ in range(4):
         index.update(kernel, None, tf.constant([9_999], tf.int64))

@@ -45,7 +45,7 @@ def words_of(index):
 
 
 def check_lists(index, bias=None):
-    """Checks that lists and sums are those of the codes, and weights those of the bias."""
+    """Checks that lists and sums match the codes, and weights the bias."""
     codes = index.codes.numpy()
     entries = np.argsort(codes, kind="stable")
     np.testing.assert_array_equal(index.entries, entries)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TensorFlow a build is against: the supported one that is installed, or else a new one."""
+"""Which TensorFlow a build uses: an installed supported one, or else a new one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def install(tmp_path, monkeypatch, backend):
     ("versions", "minor", "place"),
     [
         (["2.21.0", None], "2.21", 0),  # in the build's own environment
-        ([None, "2.20.1"], "2.20", 1),  # in the one that the package is for
+        ([None, "2.20.1"], "2.20", 1),  # in the target environment
         (["2.20.0", "2.21.0"], "2.20", 0),
         (["2.18.0", "2.21.0"], "2.21", 1),  # an unsupported one is as good as none
     ],

@@ -16,7 +16,7 @@ SETUP = Path(__file__).parents[2] / "setup.py"
 
 @pytest.fixture
 def build(tmp_path):
-    """Runs the build step with no programs but those that are given, by their exit statuses."""
+    """Runs the build step with only the given programs, by their exit statuses."""
 
     def run(programs=None, **variables):
         path = tmp_path / "bin"

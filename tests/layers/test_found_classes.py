@@ -103,7 +103,7 @@ def test_an_index_finds_as_many(head, kind):
         exact = tlo.TopK(head, 5, activation)(H, exclude=SEEN)
         function = tf.function(layer)
         for found in (layer(H, exclude=SEEN), function(H, exclude=ragged)):
-            if kind == "hash" and activation:  # among those that are found: excluded ones, too
+            if kind == "hash" and activation:  # among the found classes, including excluded ones
                 np.testing.assert_array_equal(found[1], exact[1])
             else:
                 assert_found(found, exact)

@@ -244,7 +244,7 @@ def test_a_loaded_model_has_the_index_of_the_loaded_head(sampled, is_trained, tm
     assert loaded.index is not head.index
     for left, right in zip(loaded.predict(HIDDEN, verbose=0), expected, strict=True):
         np.testing.assert_array_equal(left, right)
-    for each in (sampled, loaded.model):  # The loaded index follows as that of the first model.
+    for each in (sampled, loaded.model):  # The loaded index follows W like the first model's.
         fit(each)
     for left, right in zip(loaded.index.weights, head.index.weights, strict=True):
         np.testing.assert_array_equal(left, right, err_msg=left.path)

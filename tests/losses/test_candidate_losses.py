@@ -175,7 +175,7 @@ def test_an_example_without_labels_is_finite(name):
 
 @every_loss
 def test_it_says_that_it_adds_up_over_workers(name):
-    """Without which a head that spreads its classes refuses it: tests/distribute has the values."""
+    """Without it a head with several workers raises an error: tests/distribute has the values."""
     assert vars(LOSSES[name][0])["sums_over_workers"] is True
 
 
@@ -338,7 +338,7 @@ def test_equals_tensorflows_own(function, make_loss, remove_accidental_hits, uni
 
 
 def gammas(loss, statistics):
-    """-dL/do of each class, `[N, C]`, for one label an example."""
+    """-dL/do of each class, `[N, C]`, for one label per example."""
     _, (true_gradient, candidate_gradient, _) = value_and_gradients(loss, statistics)
     count, width = candidate_gradient.shape
     total = np.zeros((count, CLASSES))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A weight a class, as an argument of losses: its rule with several labels, files, refusals."""
+"""A weight per class, as an argument of losses: its rule with several labels, files, errors."""
 
 from __future__ import annotations
 

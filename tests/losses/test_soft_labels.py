@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Soft labels: ids with probabilities, in all forms, losses and metrics; what is refused."""
+"""Soft labels: ids with probabilities, in all forms, losses and metrics; errors."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ def test_of_equal_probabilities_accuracy_takes_the_lowest_id():
     assert model.evaluate(X, (higher, half), verbose=0)[1] == np.mean(best == higher[:, 1])
 
 
-# What is refused
+# Errors
 
 BAD_ARGUMENTS = {
     "of the wrong kind": (

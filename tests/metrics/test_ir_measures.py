@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranking metrics against those of ir-measures, on the same ranks; filtered ones, too."""
+"""The ranking metrics compared with ir-measures, on the same ranks; filtered ones, too."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_a_loss_of_keras_and_any_of_its_metrics_go_on_as_in_keras():
 
 
 class OnlyShapes(keras.metrics.Metric):
-    """A user's own metric, which reads the logits."""
+    """A custom metric, which reads the logits."""
 
     def __init__(self):
         super().__init__(name="recall_of_mine")

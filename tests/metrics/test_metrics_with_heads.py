@@ -97,7 +97,7 @@ def test_fit_makes_no_pass_and_validates(run_eagerly, passes):
 
 
 class OwnSteps(keras.Model):
-    """A subclassed model with a metric and a training step of its own."""
+    """A subclassed model with a custom metric and training step."""
 
     def __init__(self):
         super().__init__()

@@ -43,7 +43,7 @@ class Case:
         return keras.Model(inputs, self.make_head(**arguments)(hidden))
 
     def compile(self, model: keras.Model, **arguments: Any) -> keras.Model:
-        """Compiles a model as the table has it, but for some arguments."""
+        """Compiles a model as in the table, except for some arguments."""
         defaults = {"optimizer": self.row.make_optimizer(), "loss": self.row.make_loss()}
         model.compile(**{**defaults, **arguments})
         return model
@@ -79,7 +79,7 @@ class Case:
         return self.model.fit(tf.data.Dataset.from_tensors(tensors), verbose=0)
 
     def is_unchanged(self) -> bool:
-        """Whether all weights, and those of the head's own optimizer, are as before the misuse."""
+        """Whether the misuse left all weights, and the head's optimizer, unchanged."""
         if self._before is None:
             return True
         now = _state(self.model)
@@ -92,7 +92,7 @@ def steps_of(head: Any) -> int:
 
 
 def _state(model: keras.Model) -> list[np.ndarray]:
-    # The count of draws is that of a random generator, which goes on as Keras's own does.
+    # The count of draws belongs to a random generator, which advances like Keras's.
     weights = [weight for weight in model.weights if not weight.path.endswith("/draws")]
     for layer in model.layers:
         optimizer = getattr(layer, "optimizer", None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What once went wrong without a word: it comes out right now, or a warning says what to do."""
+"""Cases that once failed silently: they are now correct, or a warning says what to do."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rates(keras.callbacks.Callback):
 
 
 def rates(model, case, rate=0.1, epochs=4, **arguments):
-    """Trains with SGD at a rate and returns those of the head, relative to the first."""
+    """Trains with SGD at a rate and returns the head's rates, relative to the first."""
     optimizer = keras.optimizers.SGD(rate)
     noted = Rates(model.layers[-1])
     callbacks = [noted, *arguments.pop("callbacks", [])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NearestNeighborModel against NumPy in float64, and what it refuses."""
+"""NearestNeighborModel compared with NumPy in float64, and its errors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_weights_are_chosen_by_ndcg(sparse, feature_weight, floor):
     model, (x, y) = a_model(sparse=sparse), some_examples(most=2)
     data = sparse_batches if sparse else batches
     rng = np.random.default_rng(2)
-    queries = (x + rng.normal(0, 0.7, x.shape)).astype("float32")  # labels are those of the origin
+    queries = (x + rng.normal(0, 0.7, x.shape)).astype("float32")  # labels of the originals
     both = tlo.NearestNeighborModel(model, 3, 7, 0.2, 0.5, feature_weight, floor)
     both.adapt(data(x, y))
     before = both.predict(data(queries, y), verbose=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A head in the place of a Dense layer, and a Dense layer in the place of a head."""
+"""A head instead of a Dense layer, and a Dense layer instead of a head."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def kernel_and_bias(model, name="last"):
     return model.get_layer(name).get_weights()
 
 
-# A head in the place of a Dense layer
+# A head instead of a Dense layer
 
 
 ENDINGS = {
@@ -207,7 +207,7 @@ def test_an_index_is_built_from_the_new_weights():
     assert float(head.index.health(head.kernel, head.bias)["stale"]) == 0
 
 
-# What is refused
+# Errors
 
 
 class Subclassed(keras.Model):

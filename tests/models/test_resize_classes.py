@@ -405,7 +405,7 @@ def test_weights_of_bfloat16():
     np.testing.assert_array_equal(values, rows_of(old, [3, 1], np.ones([2, WIDTH])))
 
 
-# What is refused
+# Errors
 
 
 class OwnModel(keras.Model):

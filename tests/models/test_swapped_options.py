@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a swap keeps of layers, and what it refuses as it would lose it."""
+"""Options of layers that a swap keeps, and errors for options that it would lose."""
 
 from __future__ import annotations
 

@@ -118,9 +118,9 @@ class Mutant(NamedTuple):
 
 
 def sample(part: str, seed: int) -> list[Mutant]:
-    """Returns the mutants of a part in the order of a seed, whatever else changes there.
+    """Returns the mutants of a part in the order of a seed, independent of other changes there.
 
-    Those are left out that no compiler takes, and those that only touch annotations or comments.
+    Mutants that don't compile, or that only change annotations or comments, are left out.
     """
     found = {}
     for file in _files(part):

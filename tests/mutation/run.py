@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutation testing: which small faults do the tests of a part of the package not see?
+"""Mutation testing: which small faults do the tests of a part of the package miss?
 
     python tests/mutation/run.py losses --number 60 --seed 0
     python tests/mutation/run.py core --number 60 --limit 10     # ten more, and stop
     python tests/mutation/run.py --report
 
 A mutant is a copy of the package with one fault (`mutants.py`). It is killed if one of the tests of
-its file fails, or does not end in time; the tests of a file are those of its part's folders, those
-first that name something that the file defines. First come the quick cases, then the others of
-files that name it, then quick cases of files elsewhere that name it; with `--quick` those don't
-come. Rows go to a CSV as they come: a run that was stopped goes on where it stood; `--again
-survived` tries these anew. Mutants of `equivalent.csv` do what the original does, and are not run.
+its file fails, or does not end in time. The tests of a file are in the folders of its part; tests
+that use a name defined in the file come first. The order is: quick cases, then the other cases of
+test files that use such a name, then (not with `--quick`) quick cases of other test files that do.
+Each row is written to a CSV at once: a stopped run continues where it was; `--again survived` tries
+the survivors again. Mutants in `equivalent.csv` behave like the original, and are not run.
 
-It needs `pip install -e '.[mutation]'`, a library that is built, and for `core` cmake and ninja.
-Tests run one after the other, in children of a process that has imported TensorFlow.
+It needs `pip install -e '.[mutation]'`, a built library, and for `core` cmake and ninja. Tests run
+one after the other, in children of a process that has imported TensorFlow.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class PythonTester:
 
 
 class CoreTester:
-    """Builds the C++ core with a fault, and runs its tests in C++, then those of ops in Python."""
+    """Builds the C++ core with a fault, and runs its C++ tests, then the Python tests of ops."""
 
     def __init__(self, folder: Path, part: str, arguments: argparse.Namespace) -> None:
         self._source, self._build = folder / "custom_ops", folder / "build"

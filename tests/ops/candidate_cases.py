@@ -36,7 +36,7 @@ UNIT_RULES = {
 
 
 def use(name, monkeypatch) -> str:
-    """As that of streamed_logits; skips where the library is an older one."""
+    """As for streamed_logits; skips if the library is older."""
     implementation = streamed_logits_cases.use(name, monkeypatch)
     if implementation == "op" and not hasattr(library.load(), "tfx_candidate_update"):
         pytest.skip("this library has no candidate ops")
@@ -77,7 +77,7 @@ class Weights(NamedTuple):
 
 
 def check_equal(own: Weights, expected: Weights, tolerance) -> None:
-    """Checks the weight and the slots against those of NumPy."""
+    """Compares the weight and the slots with NumPy's."""
     for got, want in zip(own.arrays(), (expected.weight, *expected.slots), strict=True):
         scale = 1 + np.abs(want).max(initial=0)
         np.testing.assert_allclose(got, want, atol=tolerance * scale)

@@ -20,7 +20,7 @@ KINDS = ["wta", "dwta", "sign"]
 
 
 def use(name, monkeypatch) -> str:
-    """As that of streamed_logits; skips where the library is an older one."""
+    """As for streamed_logits; skips if the library is older."""
     implementation = streamed_logits_cases.use(name, monkeypatch)
     if implementation == "op" and not hasattr(library.load(), "tfx_hash_codes"):
         pytest.skip("this library has no hash index")
@@ -57,7 +57,7 @@ def random_vectors(rng, n, width) -> np.ndarray:
 
 
 def expected_codes(vectors, functions, num_tables, hashes_per_table) -> np.ndarray:
-    """Those of the oracle, `[n, L]`."""
+    """The codes of the oracle, `[n, L]`."""
     if len(functions.elements):
         values = oracle.winner_values(vectors, functions.elements, functions.bins)
     else:

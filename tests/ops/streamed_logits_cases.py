@@ -18,7 +18,7 @@ _INSTRUCTION_SETS = ["baseline", "avx2", "avx512", "avx512_bf16"]
 def implementations(names) -> list:
     """Each compiled instruction set of an op, and the fallback.
 
-    A quick run tries the best one that this processor has, and the fallback.
+    A quick run tries the best instruction set of this processor, and the fallback.
     """
     here = _INSTRUCTION_SETS.index(library.instruction_set() or "baseline")
     own = [name for name in names if _INSTRUCTION_SETS.index(name) <= here][-1]

@@ -58,7 +58,7 @@ def choose(dtype=tf.float32, gpu_dtypes=(tf.float32,)):
 
 @pytest.mark.parametrize("asked", ["1", ""])
 def test_gpu_kernels_are_used_unless_they_are_switched_off(asked, gpu_kernels, monkeypatch):
-    monkeypatch.setattr(library, "_GPU_LIBRARY", library._LIBRARY)  # one that is there
+    monkeypatch.setattr(library, "_GPU_LIBRARY", library._LIBRARY)  # an existing one
     assert gpu_kernels("0") == [] and choose() is None
     loaded = gpu_kernels(asked)
     assert choose(gpu_dtypes=()) is None and choose(tf.bfloat16) is None and loaded == []

@@ -79,7 +79,7 @@ def test_a_row_update_multiplies_no_matrices(gpu, monkeypatch):
 def test_once_in_a_process(gpu):
     with pytest.warns(RuntimeWarning):
         build_heads()
-    SWITCH.enable_tensor_float_32_execution(True)  # whoever does this later knows why
+    SWITCH.enable_tensor_float_32_execution(True)  # a later call is deliberate
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build_heads()

@@ -99,7 +99,7 @@ def test_float64_weights_keep_their_digits(name, sparse):
     optimizer.apply([tiny if sparse else tiny.values], [variable])
     assert all(slot.dtype in (tf.float64, tf.uint32) for slot in optimizer.slots_of(variable))
     differences = variable.numpy() - variable.numpy()[0, 0]
-    # The first step of these two goes by the sign of the gradient.
+    # The first step of these two depends only on the sign of the gradient.
     assert 0 < np.abs(differences).max() < 1e-11 or name in ("adam", "rmsprop")
 
 
@@ -286,7 +286,7 @@ def test_more_than_one_replica_is_refused(tmp_path):
 )
 @pytest.mark.parametrize("name", ["sgd", "momentum", "fused_adam", "amsgrad"])
 def test_what_is_clipped_is_the_gradient_of_a_row_not_its_parts(name, clip):
-    """Slices that are long and cancel out, and short ones that add up."""
+    """Long slices that cancel out, and short ones that add up."""
     own, theirs = {
         "sgd": (RowSGD(0.1, **clip), keras.optimizers.SGD(0.1, **clip)),
         "momentum": (RowSGD(0.1, 0.9, **clip), keras.optimizers.SGD(0.1, 0.9, **clip)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowRMSprop is Adam without momentum over all rows, of which it visits the touched ones."""
+"""RowRMSprop equals Adam without momentum over all rows, but visits only touched rows."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_refused_step_changes_nothing_when_the_slot_is_put_right():
 @pytest.mark.parametrize("iterations", [0, 20, 10_000])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "graph"])
 def test_the_count_of_steps_may_be_set(iterations, compiled):
-    """As Adam without momentum: its correction goes by the new count, what v forgets does not."""
+    """As Adam without momentum: the correction uses the new count, the decay of v does not."""
     weights = []
     for optimizer in (RowRMSprop(0.1, rho=0.7), FusedAdam(0.1, beta_1=0.0, beta_2=0.7)):
         variable = keras.Variable(start(), dtype="float32")

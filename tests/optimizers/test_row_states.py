@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads, tables and their slots in fewer bytes: trained, saved, resumed, resized and refused."""
+"""Heads, tables and their slots in fewer bytes: training, saving, resuming, resizing, errors."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def logits(kernel, bias, hidden, labels, candidates):
 def update(kernel, bias, slots, batch, gradients, rule, learning_rate):
     """Takes the step in place; returns dL/dh at the weights before it.
 
-    Slots are (those of kernel, those of bias), a batch is (hidden, labels, candidates).
+    Slots are (kernel slots, bias slots), a batch is (hidden, labels, candidates).
     """
     hidden, labels, candidates = batch
     candidates = own_candidates(candidates, len(hidden))

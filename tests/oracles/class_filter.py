@@ -28,7 +28,7 @@ def best(scores, may, k):
 def ranks(scores, may, labels):
     """Returns the rank of each label among the classes that may be found; -1 at padding.
 
-    That of a label that may not be found itself is infinite.
+    The rank of a label that may not be found is infinite.
     """
     found = np.full(np.shape(labels), -1.0)
     for n, row in enumerate(labels):

@@ -112,7 +112,7 @@ def visited(entries, starts, codes_of_example, order, rotations, max_per_bucket,
 
 
 def own_candidates(visits, budget, num_turns):
-    """Returns `[N, S]` ids and turns; `visits` are those of each example."""
+    """Returns `[N, S]` ids and turns; `visits` has the visits of each example."""
     ids = np.full((len(visits), budget), -1)
     turns = np.full((len(visits), budget), num_turns)
     for i, classes in enumerate(visits):

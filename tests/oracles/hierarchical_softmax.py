@@ -71,7 +71,7 @@ def levels(lengths):
         inner = next_row + np.arange(2 * len(inner) - len(leaves))
         next_row += len(inner)
         yield parents, sides, leaves
-    assert len(inner) == 0  # the lengths are those of a tree
+    assert len(inner) == 0  # the lengths form a tree
 
 
 def paths(lengths):

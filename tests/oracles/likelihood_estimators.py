@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Barber and Botev's estimators for one example, in NumPy float64, as their equations have them.
+"""Barber and Botev's estimators for one example, in NumPy float64, by their equations.
 
-Equation numbers are those of the paper. Sums of exponentials are taken in the log domain, because
-logits of 10,000 are tested too; nothing else is rearranged. `over_labels` is what becomes of the
-losses of the labels, of which the loss is the mean.
+Equation numbers are from the paper. Sums of exponentials are computed in the log domain, because
+logits of 10,000 are tested, too; nothing else is rearranged. `over_labels` combines the losses of
+the labels; by default their mean.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def directions(rows):
-    """Returns rows of norm 1; those of zeros stay."""
+    """Returns rows of norm 1; rows of zeros don't change."""
     rows = np.asarray(rows, np.float64)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms > 0, norms, 1)
@@ -18,7 +18,7 @@ def cosines(hidden, kernel):
 
 
 def psi(cosine, cosine_margin, angular_margin):
-    """Returns what stands in the place of the label's cos(theta), and its derivative by that."""
+    """Returns the replacement of the label's cos(theta), and its derivative."""
     theta = np.arccos(np.clip(cosine, -1, 1))
     if theta <= np.pi - angular_margin:
         if angular_margin == 0:

@@ -18,7 +18,7 @@ Weights = Sequence[float] | None
 
 
 def ranking(row: np.ndarray) -> list[int]:
-    """Class ids by falling score, ties by lower id; without those that are masked."""
+    """Class ids by falling score, ties by lower id, without masked classes."""
     ids = np.flatnonzero(~np.ma.getmaskarray(row)).tolist()
     return sorted(ids, key=lambda c: (-float(row[c]), c))
 

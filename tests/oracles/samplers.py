@@ -72,8 +72,8 @@ def expected_count(probability, tries):
 def label_intervals(batches, num_classes, decay):
     """Yi and others 2019, algorithm 2: B of each class after each of the batches of labels.
 
-    With a = max(decay, 1/n) at the n-th appearance, in the place of a fixed one; step 1 is the
-    first. Classes that were never a label have B = 0.
+    With a = max(decay, 1/n) at the n-th occurrence, instead of a fixed a; step 1 is the first.
+    Classes that were never a label have B = 0.
     """
     last, interval, appearances = (np.zeros(num_classes) for _ in range(3))
     after = []

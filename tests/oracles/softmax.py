@@ -18,7 +18,7 @@ def log_softmax(scores):
 
 
 def targets(label_lists, num_classes, smoothing=0.0):
-    """Returns [N, C]: even over each row's labels, but for a share that is even over all."""
+    """Returns [N, C]: uniform over each row's labels, with a share that is uniform over all."""
     result = np.full((len(label_lists), num_classes), smoothing / num_classes)
     for row, labels in zip(result, label_lists, strict=True):
         for c in labels:
@@ -38,7 +38,7 @@ def soft_targets(id_lists, probability_lists, num_classes, remaining="ignore"):
 
 
 def smoothed(targets, smoothing):
-    """Returns targets [N, C] but for a share that is even over all classes."""
+    """Returns targets [N, C] with a share that is uniform over all classes."""
     return (1 - smoothing) * targets + smoothing / targets.shape[1]
 
 
@@ -57,7 +57,7 @@ def cross_entropy(hidden, kernel, bias, label_lists, smoothing=0.0):
 
 
 def gradients(hidden, kernel, bias, label_lists, weights, smoothing=0.0):
-    """Returns those of the weighted sum of `cross_entropy`, by h, W and b."""
+    """Returns the gradients of the weighted sum of `cross_entropy` by h, W and b."""
     p = np.exp(log_softmax(logits(hidden, kernel, bias)))
     g = np.asarray(weights, np.float64)[:, np.newaxis] * (
         p - targets(label_lists, p.shape[1], smoothing)

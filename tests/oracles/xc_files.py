@@ -19,7 +19,7 @@ OPEN = {".txt": open, ".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 def lines(rows: list[Row], num_features: int, num_labels: int) -> list[str]:
-    """Header and one line a row."""
+    """Header and one line per row."""
     return [f"{len(rows)} {num_features} {num_labels}"] + [
         ",".join(map(str, labels)) + "".join(f" {i}:{v!r}" for i, v in features.items())
         if labels or features

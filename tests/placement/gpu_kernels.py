@@ -35,12 +35,12 @@ class HostNode(NamedTuple):
 def nodes_of(
     graph: Any, seen: set[str] | None = None, without_failures: bool = False
 ) -> Iterator[tf.Operation]:
-    """Yields each node of a graph, and of every function that it or they can call, once.
+    """Yields each node of a graph, and of every function that it can call, once.
 
     Args:
-        graph: That of a concrete function.
-        seen: Gets the names of the functions.
-        without_failures: Whether to leave out what runs only where a run-time check has failed.
+        graph: The graph of a concrete function.
+        seen: Collects the names of the functions.
+        without_failures: Whether to leave out nodes that run only if a run-time check has failed.
     """
     seen = set() if seen is None else seen
     if without_failures:
@@ -97,9 +97,9 @@ def host_variables(graph: Any) -> list[HostNode]:
 
 
 def count_waits(graph: Any) -> dict[str, int]:
-    """Returns how many nodes of a graph and its functions hand something to the host that waits.
+    """Returns the number of nodes of a graph and its functions for which the host waits.
 
-    Those of a `run_time_checks` branch don't count: they run only where a check has failed.
+    Nodes of a `run_time_checks` branch don't count: they run only if a check has failed.
     """
     counts = collections.Counter(node.type for node in nodes_of(graph, without_failures=True))
     return {

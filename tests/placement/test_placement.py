@@ -44,8 +44,8 @@ DRAWN_ON_HOST = {
 # The variables that stay, by head: how many, and why. All are numbers.
 VARIABLES_ON_HOST = {"sampled_index": (1, "the clock of the index says what is to be launched")}
 
-# At most so many nodes of a training step for which the host waits, with several labels an example.
-# They may become fewer, not more.
+# The largest number of nodes of a training step for which the host waits, with several labels per
+# example. They may become fewer, not more.
 WAITS = {
     "dense": {"Where": 0, "If": 2, "While": 0},
     "dense_cosine": {"Where": 1, "If": 1, "While": 0},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ExactSoftmaxSampler: each example's own draws from the softmax."""
+"""ExactSoftmaxSampler: draws from the softmax, per example."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def drawn(weights, labels, queue=0):
 
 
 def zipf(number, seed=0):
-    """Batches of one label an example."""
+    """Batches of one label per example."""
     weights = 1 / np.arange(1, CLASSES + 1)
     rng = np.random.default_rng(seed)
     return rng.choice(CLASSES, (number, BATCH, 1), p=weights / weights.sum())

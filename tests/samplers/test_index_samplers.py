@@ -219,7 +219,7 @@ def test_wta_top_k_takes_the_best_that_were_found():
 
 def test_an_inner_product_finds_large_rows_that_an_angle_misses():
     kernel = RNG.standard_normal((2000, WIDTH)).astype(np.float32)
-    kernel[:20] *= 20  # the greatest logits are those of these rows
+    kernel[:20] *= 20  # these rows have the greatest logits
     hidden = np.maximum(RNG.standard_normal((200, WIDTH)), 0).astype(np.float32)
     best = np.argmax(hidden @ kernel.T, axis=1)
 

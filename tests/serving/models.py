@@ -56,7 +56,7 @@ def assert_same(result, expected, atol=1e-5):
 
 
 def clustered_model(classes=600, seed=0):
-    """A head of rows around a few directions, with biases and lengths of their own."""
+    """A head of rows around a few directions, with different biases and lengths."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(30, WIDTH))
     rows = centres[rng.integers(0, 30, classes)] + 0.3 * rng.normal(size=(classes, WIDTH))

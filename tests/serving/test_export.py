@@ -172,7 +172,7 @@ def test_ties_go_to_the_lower_id_within_and_across_blocks(tmp_path, monkeypatch)
 def test_blocks_of_stored_classes_give_what_one_does(rows, tmp_path, monkeypatch):
     model = dense_model(200)
     whole = exported(model, tmp_path / "whole", activation="softmax", rows=rows)
-    for most in (70, 199):  # three blocks of 67, the last of which lacks a class, and two of 100
+    for most in (70, 199):  # three blocks of 67, with one class missing in the last, and two of 100
         monkeypatch.setattr("tfx_largeout.serving.stored_rows._MOST_CLASSES", most)
         parts = exported(model, tmp_path / str(most), activation="softmax", rows=rows)
         np.testing.assert_array_equal(parts["ids"], whole["ids"])
@@ -200,7 +200,7 @@ def test_lite_rt_runs_the_exact_form(rows, tmp_path, monkeypatch):
     ("activation", "k"), [(None, 1), ("softmax", 100), ("sigmoid", 200)], ids=str
 )
 def test_any_batch_size_and_activation(activation, k, index, tmp_path, monkeypatch):
-    # Several blocks, the last of which is short.
+    # Several blocks; the last one is short.
     monkeypatch.setattr("tfx_largeout.serving.stored_rows._BLOCK_ELEMENTS", 64)
     model = dense_model(200)
     arguments = {} if index is None else {"index": index, "num_probed": 14}

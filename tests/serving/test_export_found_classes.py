@@ -63,7 +63,7 @@ def test_the_best_that_may_be_found(search, tmp_path):
     scores, ids = tlo.top_k_model(model, 9, "softmax", **allowed)([X, SEEN, WANTED])
     assert np.any(ids == -1)
     np.testing.assert_array_equal(found["ids"], ids)
-    if search != "hash":  # whose probabilities are among those that are found
+    if search != "hash":  # its probabilities are among the found classes
         np.testing.assert_allclose(found["scores"], scores, atol=1e-5)
 
 

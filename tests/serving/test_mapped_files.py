@@ -19,7 +19,7 @@ from tfx_largeout.serving import mapped_files
 
 @pytest.fixture
 def small_files(monkeypatch):
-    """Tables of any size get files of their own."""
+    """Tables of any size get separate files."""
     monkeypatch.setattr(mapped_files, "_LEAST_BYTES", 1)
 
 
@@ -94,7 +94,7 @@ def test_the_model_may_go_on_training(small_files, tmp_path):
     np.testing.assert_array_equal(before["scores"], after["scores"])
 
 
-# What is broken is refused
+# Errors for damaged files
 
 
 def table_file(folder):

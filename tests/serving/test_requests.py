@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that an exported model can't answer, each followed by one that it can."""
+"""Requests that an exported model can't answer, each followed by a valid one."""
 
 from __future__ import annotations
 

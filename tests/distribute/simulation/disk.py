@@ -27,7 +27,7 @@ FOLDER = "/simulated"  # nowhere, so that what goes past this disk fails
 
 
 class Inode:
-    """A file: its bytes, and those of them that are on the disk."""
+    """A file: its bytes, and the bytes that are on the disk."""
 
     def __init__(self) -> None:
         self.data = self.durable = b""
@@ -39,7 +39,7 @@ class Disk:
     Attributes:
         names: The file of each name.
         changed: Called when names have changed.
-        full: Of which ranks, and from which of their writes on, the disk is full.
+        full: For which ranks, and from which write on, the disk is full.
     """
 
     def __init__(self, world: World) -> None:

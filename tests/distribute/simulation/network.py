@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes and their network in a simulated time: the seed decides all that chance decides.
+"""Processes and their network in a simulated time: the seed determines all random events.
 
-A process is a thread, of which one runs at a time: it goes on until it sends something, waits, or
-touches the disk. There the simulation may stop or kill it.
+A process is a thread; only one runs at a time, until it sends something, waits, or uses the disk.
+There the simulation may stop or kill it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class World:
             raise self.violation
 
     def end(self, processes: list[Process]) -> None:
-        """Ends the threads of those that still run; this process is alone again."""
+        """Ends the threads of running processes; this process is alone again."""
         self.ended = lambda process: None
         for process in processes:
             process.stopped_until = 0.0
@@ -280,9 +280,9 @@ class Process:
 
 
 class SimulatedWorkers(Workers):
-    """Workers of a simulated network; tensors are those of `make`, such as NumPy's.
+    """Workers of a simulated network; `make` creates tensors, such as NumPy's.
 
-    Errors are those of TensorFlow's collectives: `behaviours.py` has the list.
+    Errors are as in TensorFlow's collectives: `behaviours.py` has the list.
     """
 
     def __init__(self, process: Process, make: Callable[[np.ndarray], Any]) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few functions of TensorFlow that the protocol of workers uses, in NumPy: a hundred times as
-fast for arrays of some numbers. `in_place_of_tensorflow` has the real protocol run on them.
+fast for small arrays. `in_place_of_tensorflow` runs the real protocol on them.
 
-Dtypes and errors are TensorFlow's own. Shapes are checked less: that the results are those of
-TensorFlow, runs of the same seeds over processes show.
+Dtypes and errors are TensorFlow's. Shapes are checked less. Runs of the same seeds over processes
+show that the results equal TensorFlow's.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class IndexedSlices(NamedTuple):
 
 
 class GradientTape:
-    """Knows one gradient: that of what a `custom_gradient` returned."""
+    """Computes one gradient, of the result of a `custom_gradient`."""
 
     def __enter__(self) -> GradientTape:
         return self

@@ -47,9 +47,9 @@ class Variable:
 
 
 class Worker:
-    """One worker, whose observations are checked against those of others and of one process.
+    """One worker; its observations are compared with other workers and with one process.
 
-    It lacks the batch of the step `without`, if that is not None.
+    It misses the batch of the step `without`, unless None.
     """
 
     def __init__(

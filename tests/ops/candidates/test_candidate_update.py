@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps on the rows of labels and candidates are those of the definition."""
+"""Steps on the rows of labels and candidates match the definition."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHAPES = [  # C, D, N, K, S
 
 
 class Layer:
-    """The weights of a layer: those of the oracle, and those of TensorFlow."""
+    """The weights of a layer, for the oracle and for TensorFlow."""
 
     def __init__(self, case, rule, dtype="float32"):
         self.rule, self.dtype = rule, dtype

@@ -105,7 +105,7 @@ def test_values(implementation, dtype, monkeypatch):
     ),
 )
 def test_bfloat16_products(implementation, dtype, sizes, monkeypatch):
-    """The logits are those of rounded factors, and no worse than those of a bfloat16 matmul."""
+    """The logits equal products of rounded factors, and are as accurate as a bfloat16 matmul."""
     classes, width, batch = sizes
     layer = Layer(classes, width, batch, dtype=dtype)
     layer.labels = np.tile(np.arange(classes), (batch, 1))

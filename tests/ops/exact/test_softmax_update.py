@@ -42,7 +42,7 @@ class Problem:
         self.target_gradient = tf.cast(target, self.dtype)
         self.log_z_gradient = tf.cast(rng.normal(size=batch), self.dtype)
         self.mean_gradient = None
-        if has_mean:  # as large as those of labels, for a class
+        if has_mean:  # as large as labels' gradients, for a class
             self.mean_gradient = tf.cast(classes * rng.normal(size=batch), self.dtype)
         self.compute(rounds)
         self.logsumexp = tf.cast(self.exact_logsumexp, self.dtype)

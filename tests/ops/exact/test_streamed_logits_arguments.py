@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""streamed_logits refuses wrong arguments by name, rule and value."""
+"""streamed_logits raises errors for wrong arguments with name, rule and value."""
 
 from __future__ import annotations
 

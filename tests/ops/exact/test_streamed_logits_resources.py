@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads and memory of streamed_logits, each measured in a process of its own."""
+"""Threads and memory of streamed_logits, each measured in a separate process."""
 
 from __future__ import annotations
 

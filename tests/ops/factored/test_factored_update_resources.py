@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads, memory and aliasing of the factored ops, each measured in a process of its own."""
+"""Threads, memory and aliasing of the factored ops, each measured in a separate process."""
 
 from __future__ import annotations
 

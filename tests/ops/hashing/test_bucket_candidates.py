@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates from buckets are those of the definition, in every implementation."""
+"""Candidates from buckets match the definition, in every implementation."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_codes_out_of_range_are_refused(name, per_example, value, monkeypatch):
         ("entries", 0, 40),
         ("entries", 0, -1),
         ("starts", 1, -1),
-        ("starts", 1, 41),  # still in the array: that of the next table
+        ("starts", 1, 41),  # still in the array, but of the next table
         ("starts", 0, 30),
     ],
 )

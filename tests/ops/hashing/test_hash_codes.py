@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codes of vectors are those of the definition, in every implementation."""
+"""Codes of vectors match the definition, in every implementation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads and aliasing of the ops of the hash index, each in a process of its own."""
+"""Threads and aliasing of the ops of the hash index, each in a separate process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that follow W are those that a build from scratch would give, in every implementation."""
+"""Tables that follow W equal a build from scratch, in every implementation."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def built_case(name, monkeypatch) -> Case:
 @every_implementation
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_rows_that_changed_must_be_finite(name, value, monkeypatch):
-    """Marks stay, as W has changed: when the row is mended the tables follow."""
+    """Marks are kept, as W has changed: when the row is repaired the tables follow."""
     case = built_case(name, monkeypatch)
     rows = case.rng.normal(size=(20, 9))
     rows[13, 4] = value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps on rows are those of the definition, and Keras's where all rows are touched."""
+"""Steps on rows match the definition, and Keras's if all rows are touched."""
 
 from __future__ import annotations
 

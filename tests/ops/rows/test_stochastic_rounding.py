@@ -64,7 +64,7 @@ def test_random_bits_are_those_of_the_definition(implementation, shape):
 @every_implementation
 @pytest.mark.parametrize("value", [1 + 0.1 / 128, 1 + 0.5 / 128, 2 - 0.001 / 128, -3e-30, 1.1e30])
 def test_the_mean_of_many_roundings_is_the_value(implementation, value):
-    """And those of other columns, rows and steps are independent of it."""
+    """Random bits of other columns, rows and steps are independent of it."""
     rows, width, value = 1000, 32, float(np.float32(value))
     rounded = []
     for step in range(2):
@@ -141,7 +141,7 @@ def test_a_step_is_that_of_the_definition_up_to_the_rounding(implementation, rul
     else:
         lower, upper = neighbours(want)
         is_neighbour = (np.abs(got) == lower) | (np.abs(got) == upper)
-        assert is_neighbour.mean() > 0.995  # but for the rounding of float32
+        assert is_neighbour.mean() > 0.995  # except for float32 rounding
         up = np.abs(got) == upper
         assert 0.4 < up.mean() < 0.6
     for slot, wanted in slots:
@@ -171,7 +171,7 @@ def test_moments_of_bfloat16_are_those_of_the_definition(implementation, method,
     if method == "row-wise adam":
         assert own.slots[1].dtype == tf.float32
         np.testing.assert_allclose(own.slots[1], np.mean(g**2, axis=1) / 4, rtol=1e-6)
-    if method != "momentum":  # the step goes by moments that are not rounded yet
+    if method != "momentum":  # the step uses moments before rounding
         v = g**2 / 4 if method == "adam" else np.mean(g**2, axis=1, keepdims=True) / 4
         step = np.sqrt(1 - 0.75) / (1 - 0.5) * new_m / (np.sqrt(v) + 1e-7)
         np.testing.assert_allclose(
