@@ -52,7 +52,7 @@ class Examples(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """What a call returned, and its seconds: of the clock and of the processor."""
+    """The result of a call, its wall time and its CPU time."""
 
     result: Any
     seconds: float

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint costs: seconds and bytes of a save and of going on, and their peak memory.
+"""The cost of a checkpoint: seconds and bytes of a save and of a restart, and their peak memory.
 
-A `SampledHead` with Adam, D = 128, beside Keras's own file and the plain writing of as many bytes.
+A `SampledHead` with Adam, D = 128, compared with Keras's file and with writing as many bytes.
 
     python benchmarks/checkpoint.py --classes 1000000    # writes results/checkpoint.csv
 """

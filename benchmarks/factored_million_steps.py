@@ -36,7 +36,7 @@ from tfx_largeout.statistics import SphericalStatistics
 
 CLASSES, WIDTH, BATCH, POOL = 200, 16, 8, 10_007
 ALL_STEPS = 1_000_000
-LOOKS = 100  # at W, evenly; beside them at 1,000, 10,000, ... steps, each of which makes a row
+LOOKS = 100  # measurements of W, evenly spaced; and at 1,000, 10,000, ... steps, each a row
 
 
 class Run(NamedTuple):

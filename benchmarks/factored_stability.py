@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How exact the factored update stays in float32 over many steps, for each stabilization.
+"""The accuracy of the factored update in float32 over many steps, for each stabilization.
 
-Squared error on positive h, the hard case: U shrinks along the mean of h in every step. Beside it
-run the naive layer in float64, which is taken to be right, and in float32. The learning rate of
-each step is such that 2 eta lambda_max of H^T diag(dL/dq) H is what the row says.
+Squared error on positive h, the hard case: U shrinks along the mean of h in every step. For
+comparison the naive layer runs in float64 (the reference) and in float32. The learning rate of each
+step is chosen so that 2 eta lambda_max of H^T diag(dL/dq) H is the value in the row.
 
     python benchmarks/factored_stability.py                # 100,000 steps each; writes CSV rows
     python benchmarks/factored_stability.py --steps 1000   # nothing is written

@@ -9,8 +9,8 @@ In Markdown, where a reader does not see it:
     <!--= first_table.csv; run=1, head=exact_softmax; precision_at_1; percent.1 -->44.8<!--/-->
 
 A row of benchmarks/results/first_table.csv, a column, and a format: `.1` is a number of decimals,
-`percent.1` that of 100 times the value, `text` the text as it is. `min`, `max`, `median` or `sum`
-before the column takes several rows together. A whole table, one line for each row that is left:
+`percent.1` the same for 100 times the value, `text` the text unchanged. `min`, `max`, `median` or
+`sum` before the column aggregates several rows. A whole table, one line per selected row:
 
     <!--table= first_table.csv; run=1; head: head text | P@1, %: precision_at_1 percent.1 -->
     <!--/table-->
@@ -24,9 +24,9 @@ each cell the last row that has both, or, as `count`, their number:
 `C=classes` for `classes` puts `C = 100,000` over a column.
 
 Rows are chosen by `column=value`, with commas between; `value|value` is either of two, and ` or `
-begins another choice, whose rows follow; `column=last` takes the last row of each value. Formats
-are, beside those above, `e.1` for powers of ten and `words` for text in which names of options are
-put into words. Formats with ` / ` between them share a cell.
+begins another choice, whose rows follow; `column=last` takes the last row of each value. Other
+formats are `e.1` for powers of ten and `words` for text in which names of options are put into
+words. Formats with ` / ` between them share a cell.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stays in memory of models that were trained one after the other in one process.
+"""Memory that remains of models trained one after the other in one process.
 
-Each model is built, trained for two steps, and let go of, with `keras.utils.clear_session` and a
-collection of garbage behind it; then the resident memory of the process is measured. `dense` is
+Each model is built, trained for two steps, and dropped, followed by `keras.utils.clear_session` and
+a garbage collection; then the resident memory of the process is measured. `dense` is
 keras.layers.Dense with Adam, `sampled` is `SampledHead` with `RowAdam`. With `forget` the functions
-that `tf.custom_gradient` has noted in TensorFlow's registry are taken out of it after each model.
+that `tf.custom_gradient` has stored in TensorFlow's registry are removed after each model.
 
     python benchmarks/fit_memory.py
 
-Writes results/fit_memory.csv, a row a model. Linux only.
+Writes results/fit_memory.csv, a row per model. Linux only.
 """
 
 from __future__ import annotations

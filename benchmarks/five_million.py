@@ -51,7 +51,7 @@ METHODS = {  # sampler of small_budgets.py, or the labels' distribution; per exa
 
 
 def examples(labels: str, classes: int, number: int, seed: int) -> Iterator[np.ndarray]:
-    """Gives blocks of examples `[n, 1 + OWNED]` int32: a label, then words in any order."""
+    """Yields blocks of examples `[n, 1 + OWNED]` int32: a label, then words in any order."""
     generator = np.random.default_rng(seed)
     for start in range(0, number, BLOCK):
         n = min(BLOCK, number - start)

@@ -167,7 +167,7 @@ def _first_labels(examples: Any) -> np.ndarray:
 
 
 def _padded_words(examples: Any, length: int) -> np.ndarray:
-    """The first words of each example, counted from 1, and 0 behind them."""
+    """The first words of each example, counted from 1, padded with 0."""
     starts, ends = examples.feature_splits[:-1, None], examples.feature_splits[1:, None]
     places = starts + np.arange(length)
     words = examples.feature_ids[np.minimum(places, len(examples.feature_ids) - 1)] + 1

@@ -125,7 +125,7 @@ def measure(num_classes: int, labels: str) -> dict[str, Any]:
 
 
 def needed_mib(num_classes: int) -> float:
-    """Returns the memory of a row: both trees, or the full softmax beside them."""
+    """Returns the memory of a row: both trees, or the full softmax."""
     heads = 2 * num_classes * WIDTH * 4
     dense = num_classes * (3 * WIDTH + 4 * BATCH) * 4 if num_classes <= MOST_DENSE else 0
     return 1000 + 1.2 * (heads + dense) / 2**20

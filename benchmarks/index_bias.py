@@ -60,7 +60,7 @@ class Estimate(NamedTuple):
 
 
 def methods() -> Iterator[Method]:
-    """Gives what is compared."""
+    """Yields the compared cases."""
     half = CANDIDATES // 2
     yield Method("log-uniform", LogUniform(CANDIDATES), is_drawn=True)
     for similarity, hashes in (("angle", 12), ("inner_product", 7)):

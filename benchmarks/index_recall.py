@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hash index finds, on trained weights: the shipped WordNet data, 139,536 classes.
+"""The recall of a hash index on trained weights: the shipped WordNet data, 139,536 classes.
 
 A head is trained with log-uniform candidates and the complementary sum for a few epochs. Then each
-index is built on its W, and asked with the hidden activations of 512 test examples: which share of
-the ten classes with the greatest logits is found, and which share of the partition function Z.
+index is built on its W, and queried with the hidden activations of 512 test examples. Measured: the
+share of the ten classes with the greatest logits that is found, and the share of the partition
+function Z.
 
     python benchmarks/index_recall.py            # two minutes
     python benchmarks/index_recall.py --quick    # one epoch, nothing is written

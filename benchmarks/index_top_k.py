@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # faiss's threads must not spin beside ours
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # faiss's threads must not spin while ours run
 
 import harness
 import keras
@@ -67,7 +67,7 @@ class Trained(NamedTuple):
 
 
 class Searcher(NamedTuple):
-    """Gives the ids `[N, 10]` of the best classes; and what it holds beside W, in bytes."""
+    """Returns the ids `[N, 10]` of the best classes; and its memory besides W, in bytes."""
 
     search: Search
     size: float
@@ -140,7 +140,7 @@ def hash_method(
     found: tuple[int, ...],
     length_ranges: int | None = None,
 ) -> Method:
-    """Returns a hash index that finds at most so many classes, by angle if there are no ranges."""
+    """Returns a hash index that finds a limited number of classes, by angle without ranges."""
     similarity: dict[str, Any] = {}
     if length_ranges is not None:
         similarity = {"similarity": "inner_product", "length_ranges": length_ranges}
@@ -240,7 +240,7 @@ def rows_of_one_length(trained: Trained) -> np.ndarray:
 
 
 def queries_of(hidden: tf.Tensor, zeros: int = 0) -> np.ndarray:
-    """Returns (h, 1), and a few zeros behind."""
+    """Returns (h, 1), padded with zeros."""
     tail = [[1.0] + [0.0] * zeros] * len(hidden)
     return np.concatenate([hidden.numpy(), np.array(tail, np.float32)], axis=1)
 

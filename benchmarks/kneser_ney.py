@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A count-based language model to set beside networks: interpolated modified Kneser-Ney.
+"""A count-based language model for comparison: interpolated modified Kneser-Ney.
 
-The same words as examples/ngram_language_model.py has: one stream, each line ended by `</s>`, the
+The same words as in examples/ngram_language_model.py: one stream, each line ended by `</s>`, the
 vocabulary of the whole text, the last words held out. Their perplexity is a row of
 benchmarks/results/kneser_ney.csv.
 
     p_n(w | u v) = (c(u v w) - D_c) / c(u v .) + gamma(u v) p_{n-1}(w | v),  p_0 = 1 / V
 
-with counts c of n-grams at the highest order, below it the numbers of different words in front of
-them; three discounts an order; gamma(u v) is what these have taken, so that p sums to 1.
+with counts c of n-grams at the highest order, and below it the numbers of distinct preceding words;
+three discounts per order; gamma(u v) is the mass taken by discounts, so that p sums to 1.
 
     python benchmarks/kneser_ney.py novels.txt.xz --order 5
 

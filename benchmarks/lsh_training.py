@@ -85,7 +85,7 @@ def methods(num_classes: int, labels: str) -> dict[str, Method]:
 
 
 class Documents:
-    """Makes examples; the features that a label owns are the same in all of them."""
+    """Generates examples; the features of a label are the same in all of them."""
 
     def __init__(self, labels: str, num_classes: int) -> None:
         self._rng = np.random.default_rng(0)

@@ -39,7 +39,7 @@ from tfx_largeout.losses import ActiveSetSoftmax, SoftmaxCrossentropy
 
 SOFTMAX = {"rate": (2e-3, 5e-4, 8e-3), "epochs": (4, 8)}
 COSINES = {"rate": (3e-2, 8e-3, 1e-1), "epochs": (4, 8), "cosine_scale": (16.0, 8.0, 32.0)}
-# What is tried of each method; the first value is where the search begins.
+# The values tried for each method; the first one starts the search.
 METHODS: dict[str, dict[str, tuple[float, ...]]] = {
     "softmax": SOFTMAX,
     "softmax of cosines": COSINES,

@@ -23,7 +23,7 @@ from fuzz.run import run_calls
 
 
 def row_of(seed: int, calls: int, compare_every: int) -> dict[str, int | float]:
-    """Makes the calls of a seed; returns what came of them."""
+    """Makes the calls of a seed; returns their results."""
     counts: collections.Counter[str] = collections.Counter()
     start = time.monotonic()
     for report in run_calls(seed, 0, calls, compare_every):

@@ -87,12 +87,12 @@ class Law:
         return float(np.mean(found / np.log2(ranks + 2)))
 
     def counts(self) -> np.ndarray:
-        """Returns in what proportion classes come; class 0 is no item."""
+        """Returns the frequencies of classes; class 0 is not an item."""
         return np.append(0, np.repeat(np.ceil(1e6 * self.shares).astype(int), self.clusters))
 
 
 def batches(law: Law) -> tf.data.Dataset:
-    """Returns batches to train on: items behind a 0, and what follows each; without an end."""
+    """Returns infinite training batches: items after a 0, and the next item of each."""
 
     def generate() -> Iterator[Batch]:
         rng = np.random.default_rng(1)
@@ -106,7 +106,7 @@ def batches(law: Law) -> tf.data.Dataset:
 
 
 class Seconds(NamedTuple):
-    """Of the clock, and of the processor."""
+    """Wall time and CPU time."""
 
     clock: float
     processor: float

@@ -88,7 +88,7 @@ class Layer(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a step gets: gradients don't depend on the logits."""
+    """The inputs of a step: gradients don't depend on the logits."""
 
     hidden: tf.Tensor
     labels: tf.Tensor  # [N, 1]

@@ -122,9 +122,9 @@ def step_ms(size: int, setting: Setting, wire_dtype: str) -> float:
 
 
 def steps(quick: bool) -> Iterable[dict[str, Any]]:
-    """Of 1, 2 and 4 workers; for scale_out_model.py. The mean over workers.
+    """The rows for 1, 2 and 4 workers, for scale_out_model.py. The mean over workers.
 
-    What the cores do for a step hardly depends on what else the machine does.
+    CPU time per step hardly depends on other work on the machine.
     """
     for kind, setting in (("sampled", QUICK),) if quick else STEPS:
         for size in (1, 2) if quick else (1, 2, 4):

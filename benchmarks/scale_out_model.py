@@ -37,7 +37,7 @@ import harness
 import numpy as np
 
 CORES = 2
-WIDTH, LABELS, FEATURES = 128, 1, 64  # of what was measured: scale_out_worker.py
+WIDTH, LABELS, FEATURES = 128, 1, 64  # of the measurements: scale_out_worker.py
 TRUNK, MEMORY = 1_000_000, 64  # weights; GiB of a worker
 SIZES = tuple(2**power for power in range(11))
 BATCHES = {"8192": lambda size: 8192, "1024 R": lambda size: 1024 * size}
@@ -52,7 +52,7 @@ HEADS = ("sampled", "exact", "factored")
 
 
 class Step(NamedTuple):
-    """What workers do in a step: C, B of all, S, D, K, and weights of the trunk."""
+    """The sizes of a step: C, B of all workers, S, D, K, and weights of the trunk."""
 
     head: str
     classes: int
@@ -70,7 +70,7 @@ class Step(NamedTuple):
 
     @property
     def gib(self) -> float:
-        """Of W, b and the slots of Adam; of a `FactoredHead` V."""
+        """The bytes of W, b and Adam's slots; for a `FactoredHead` of V."""
         numbers = self.width + 4 if self.head == "factored" else 3 * (self.width + 1) + 2
         return self.classes * 4 * numbers / 2**30
 
@@ -126,7 +126,7 @@ class Model(NamedTuple):
     spread: float
 
     def seconds(self, step: Step, members: int, groups: int = 1) -> dict[str, float]:
-        """Of a step, and of its parts, on machines like this one."""
+        """The seconds of a step, and of its parts, on machines like this one."""
         size, of_group = members * groups, step._replace(batch=step.batch / groups)
         work = self.rate[step.head] * step.work / CORES / size
         parts = [*of_group.collectives(members), *step.between_groups(members, groups)]
@@ -166,7 +166,7 @@ def step_of(row: dict[str, str], head: str = "sampled") -> Step:
 
 
 def terms(row: dict[str, str]) -> np.ndarray:
-    """What the constants of a collective are multiplied by, over its seconds."""
+    """The factors of the constants of a collective, divided by its seconds."""
     size, kind = int(row["workers"]), row["collective"]
     share = (size - 1) / size
     received = {"gather": size - 1, "all_reduce": 2 * share, "all_to_all": share}[kind]
@@ -194,7 +194,7 @@ def read(part: str) -> list[dict[str, str]]:
 
 
 def check(model: Model) -> list[dict[str, Any]]:
-    """Steps that the fit has not seen: reckoned, against measured."""
+    """Steps that the fit has not seen: modelled and measured."""
     rows = []
     for row in read("overhead"):
         for size, name in ((1, "one_ms"), (2, "two_ms")):

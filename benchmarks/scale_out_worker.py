@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker does for scale_out.py: python scale_out_worker.py PART FOLDER SETTINGS."""
+"""A worker for scale_out.py: python scale_out_worker.py PART FOLDER SETTINGS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLASSES, BATCH, EXAMPLES, WORDS, LENGTH = 1003, 48, 5 * 48 - 7, 200, 6  # of the
 
 
 def head_of(name: str) -> tuple[Any, Any]:
-    """Returns a head and its loss; with seeds, so that all numbers of workers start alike."""
+    """Returns a head and its loss; with seeds, so that all numbers of workers start equally."""
     weights = {"kernel_initializer": keras.initializers.GlorotUniform(seed=3), "name": "head"}
     adagrad, softmax = tlo.optimizers.RowAdagrad(0.1), tlo.losses.SoftmaxCrossentropy()
     sampled = tlo.losses.ComplementarySum()
@@ -192,7 +192,7 @@ def overhead(**setting: int) -> dict[str, Any]:
 
 
 class Waits(keras.callbacks.Callback):
-    """What collectives of a step take: each says in the graph when it begins, and has ended."""
+    """The time of a step's collectives: each records in the graph when it begins and ends."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ HEADERS = {"Content-Type": "application/json"}
 
 
 class Client(NamedTuple):
-    """What a client saw."""
+    """The observations of a client."""
 
     seconds: list[float]
     errors: int

@@ -50,12 +50,12 @@ class Method(NamedTuple):
     """A way to answer requests.
 
     Attributes:
-        name: What it is.
-        parameters: Its own.
+        name: Its name.
+        parameters: Its parameters.
         search: Returns ids.
-        build_s: How long it took to make.
-        mb: What it takes on disk, or in memory beside nothing else, in millions of bytes.
-        peak_mib: What a request of 512 adds to the resident memory; -1: not measured.
+        build_s: Seconds to create it.
+        mb: Its size on disk, or in memory, in millions of bytes.
+        peak_mib: The resident memory that a request of 512 adds; -1: not measured.
     """
 
     name: str
@@ -140,7 +140,7 @@ def exports(trained: Trained, folder: Path) -> Iterator[Method]:
 
 
 def hash_exports(headed: keras.Sequential, folder: Path) -> Iterator[Method]:
-    """Gives exports with the tables of a hash index."""
+    """Yields exports with the tables of a hash index."""
     head = headed.layers[-1]
     index = tlo.indexes.HashIndex(
         tlo.indexes.SimHash(), HASHES, TABLES, similarity="inner_product", length_ranges=RANGES
@@ -163,7 +163,7 @@ def hash_exports(headed: keras.Sequential, folder: Path) -> Iterator[Method]:
 
 
 def in_process(trained: Trained, exact: Search) -> Iterator[Method]:
-    """Gives what a process with this package can call: all classes, nothing exported."""
+    """Yields methods in a process with this package: all classes, nothing exported."""
     yield Method("tlo.TopK in process, exact", "", exact, 0.0, 0.0, -1)
     yield with_index("tlo.TopK in process, bounds", "", tlo.indexes.RowBounds(), trained.head)
     lists = round(trained.head.num_classes**0.5)
@@ -223,7 +223,7 @@ def peak_of_request(path: Path, width: int) -> float:
 
 
 def peers(trained: Trained) -> Iterator[Method]:
-    """Gives what is installed of faiss and hnswlib."""
+    """Yields faiss and hnswlib, if installed."""
     classes = trained.head.num_classes
     lists = round(classes**0.5)
     made = []

@@ -249,7 +249,7 @@ def _is_of(row: dict[str, Any], run: Run) -> bool:
 def runs_of(
     data: str, text: bool, sampler: str, sharing: str, arguments: argparse.Namespace, table: Table
 ) -> Iterator[Run]:
-    """Gives the losses at S = 30, then the rates of the best, then its other S."""
+    """Yields the losses at S = 30, then the rates of the best, then its other S."""
     s, rates = 0 if sampler in BACKWARD else TUNED_AT, arguments.rates
     first = Run(data, sampler, sharing, s, "", rates[0], arguments.bias)
     losses = [loss for loss in KINDS[sampler].losses if loss in arguments.losses]

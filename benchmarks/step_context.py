@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs that a head's step waits for the optimizer's.
+"""The cost of a head's step that waits for the optimizer's.
 
 In `fit` with an optimizer that neither scales nor accumulates, the gradient takes the head's step,
-by one op. Elsewhere that op runs twice, for the gradient and for the step: `deferred_ms` is a step
-of the same model in which it does, under a fixed loss scale of 1; `accumulated_ms` is one batch of
-four that make a step.
+with one op. Otherwise the op runs twice, for the gradient and for the step: `deferred_ms` is such a
+step of the same model, with a fixed loss scale of 1; `accumulated_ms` is one batch of the four of a
+step.
 
     python benchmarks/step_context.py            # writes the CSV
     python benchmarks/step_context.py --quick    # small ones, nothing is written

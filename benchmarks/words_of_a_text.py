@@ -36,7 +36,7 @@ def read_words(file: Path) -> list[str]:
 
 
 def lines_of(words: list[str], labeled: slice) -> Iterator[str]:
-    """Gives examples that have a label."""
+    """Yields examples that have a label."""
     by_frequency = Counter(words).most_common()
     features = {word: i for i, (word, _) in enumerate(by_frequency[:FEATURES])}
     rare = [word for word, count in by_frequency if count < RARE]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mkdocs build` takes for its pages: a hook of mkdocs.yml.
+"""The pages of `mkdocs build`: a hook of mkdocs.yml.
 
-Pages lie in the site as files lie in the repository, so that links between them, and to the data
-and scripts behind figures, hold in both. A notebook becomes a page like the others, with the
-outputs that are stored in it. Beside them come the public names, a page for each module, from
-docstrings, and a list of files for each folder that the README links to.
+Pages have the same paths in the site as files in the repository, so that links between them, and to
+the data and scripts of figures, work in both. A notebook becomes a page with its stored outputs.
+Added are the public names, a page per module, from docstrings, and a list of files for each folder
+that the README links to.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that can be killed at any moment, and goes on exactly where it was.
+"""Training that can be killed at any moment, and continues exactly where it was.
 
-Kill it with `kill -9`, start the same command again, as often as you like: the line that it prints
-at the end is the same as without any kill. docs/guides/save_and_resume.md says how that works.
+Kill it with `kill -9` and start the same command again, as often as you like: the last line that it
+prints is the same as in an uninterrupted run. docs/guides/save_and_resume.md explains how.
 
     python examples/exact_resume.py --folder runs/resume
 """
@@ -30,8 +30,8 @@ def build_model(num_classes: int) -> keras.Model:
             keras.Input((FEATURES,)),
             keras.layers.Dense(32, "relu"),
             keras.layers.Dropout(0.2),
-            # A run that goes on takes the head's seed from the checkpoint, so that it needs none.
-            # With one, runs can be compared that were started independently.
+            # A resumed run takes the head's seed from the checkpoint, so it needs none. With a
+            # seed, independent runs can be compared.
             tlo.heads.SampledHead(
                 num_classes, sampler, tlo.optimizers.RowAdam(0.01), seed=1, index=index
             ),
@@ -42,7 +42,7 @@ def build_model(num_classes: int) -> keras.Model:
 
 
 def random_examples(num_classes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns inputs and labels, the first classes being the most frequent ones."""
+    """Returns inputs and labels; the first classes are the most frequent."""
     rng = np.random.default_rng(0)
     labels = np.minimum(rng.zipf(1.3, count), num_classes) - 1
     noise = rng.normal(size=(count, FEATURES))
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> str:
     parser.add_argument("--examples", type=int, default=20_000)
     options = parser.parse_args(arguments)
 
-    keras.utils.set_random_seed(1)  # the weights to begin with, and the order of `shuffle`
+    keras.utils.set_random_seed(1)  # for initial weights, and the order of `shuffle`
     examples = tf.data.Dataset.from_tensor_slices(
         random_examples(options.classes, options.examples)
     )

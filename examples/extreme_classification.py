@@ -38,10 +38,10 @@ from tfx_largeout.datasets import (
 )
 
 LEARNING_RATES = {"exact": 0.005, "sampled": 0.01}
-NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes that an example, or a batch, updates
-MOST_FOR_EXACT = 40_000  # classes, if no head is asked for
-FEWEST_EPOCHS, FEWEST_STEPS = 8, 400  # if no number of epochs is
-PATIENCE, PATIENCE_STEPS = 5, 50  # epochs without a better one, at least; and steps
+NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes updated per example, or per batch
+MOST_FOR_EXACT = 40_000  # classes, without `--head`
+FEWEST_EPOCHS, FEWEST_STEPS = 8, 400  # without `--epochs`
+PATIENCE, PATIENCE_STEPS = 5, 50  # smallest number of epochs without improvement; and of steps
 DENSE = 0.5  # features are, if examples have more than this share of them
 HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.02, 1000, 0.1  # if no share is: of the examples
 
@@ -134,7 +134,7 @@ def parse() -> argparse.Namespace:
 
 
 def settle(arguments: argparse.Namespace, number: int, num_classes: int) -> None:
-    """Fills in what was not given and depends on the data: the number of examples, and classes."""
+    """Fills in missing arguments that depend on the number of examples and classes."""
     if arguments.head is None:
         arguments.head = "exact" if num_classes <= MOST_FOR_EXACT else "sampled"
     if arguments.held_out is None:
@@ -290,7 +290,7 @@ def choose_weights(
     held_out: SparseExamples,
     arguments: argparse.Namespace,
 ) -> dict[str, float]:
-    """Returns how much neighbors by h and by features should count, by the held-out examples."""
+    """Returns the weights of neighbors by h and by features, chosen on the held-out examples."""
     trial = with_neighbors(model, rest, arguments, weight=0.3, feature_weight=0.4)
     chosen = trial.choose_weights(batches(held_out, arguments))
     return {name: chosen[name] for name in ("weight", "feature_weight")}

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """An n-gram language model on a text file: the softmax, exact or sampled, or a spherical loss.
 
-The words before a word are looked up in an embedding, joined, and go through hidden layers; the
-head scores every word of the vocabulary. The embedding is scored by how its cosines rank pairs of
-words beside people's ratings (Spearman), if a file of such pairs is given, and everything is
-written for TensorBoard.
+The embeddings of the preceding words are concatenated and go through hidden layers; the head scores
+every word of the vocabulary. If a file of rated word pairs is given, the embedding is evaluated by
+the Spearman correlation of its cosines with these ratings. Everything is written for TensorBoard.
 
     python examples/ngram_language_model.py novels.txt --loss z_loss --similarity SIMLEX-999.txt
     tensorboard --logdir runs/ngram
 
-The text is plain or compressed (.xz, .gz), its words parted by white space. The file of pairs has a
-line for each: two words and a number.
+The text is plain or compressed (.xz, .gz), with words separated by white space. The file of pairs
+has a line per pair: two words and a number.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import tensorflow as tf
 import tfx_largeout as tlo
 
 LOSSES = ("softmax", "exact_softmax", "sampled", "z_loss", "spherical_softmax", "taylor_softmax")
-# Of the hidden layers, and of the head: SGD; RowAdam for `sampled`.
+# For the hidden layers and for the head: SGD; RowAdam for `sampled`.
 RATES = dict.fromkeys(LOSSES, (0.1, 10.0)) | {"sampled": (0.002, 0.004)}
 
 
@@ -46,7 +45,7 @@ def read_words(path: Path, limit: int | None = None) -> list[str]:
 
 
 def number_words(words: list[str]) -> tuple[list[str], np.ndarray]:
-    """Returns the vocabulary, by falling frequency, and the text in its numbers."""
+    """Returns the vocabulary, by falling frequency, and the text as ids."""
     vocabulary = [word for word, _ in collections.Counter(words).most_common()]
     numbers = {word: i for i, word in enumerate(vocabulary)}
     return vocabulary, np.array([numbers[word] for word in words], np.int64)
@@ -84,7 +83,7 @@ def build_model(num_words: int, arguments: Any, counts: np.ndarray) -> keras.Mod
         tlo.metrics.PrecisionAtK(5),
         tlo.metrics.MeanReciprocalRank(),
     ]
-    # These touch the rows of the batch alone; Adam would visit the whole embedding in each step.
+    # These touch only the rows of the batch; Adam would visit the whole embedding in each step.
     if arguments.loss == "sampled":
         steps = arguments.epochs * arguments.steps_per_epoch  # the head's rate falls with it
         schedule = keras.optimizers.schedules.CosineDecay(
@@ -119,9 +118,9 @@ def build_head(num_words: int, loss: str, rate: float, counts: np.ndarray) -> tu
 
 
 class WordSimilarity(keras.callbacks.Callback):
-    """Adds `similarity`, the Spearman correlation with people's ratings, to the logs of an epoch.
+    """Adds `similarity`, the Spearman correlation with human ratings, to the logs of an epoch.
 
-    Stand it before the TensorBoard callback, which then shows it.
+    Put it before the TensorBoard callback, which then shows it.
     """
 
     def __init__(self, path: Path, vocabulary: list[str]) -> None:

@@ -7,8 +7,8 @@
     kubectl apply -f examples/kubernetes.yaml                           # pods of an indexed Job
     python examples/ray_train.py                                        # as workers of Ray Train
 
-All workers run it; they divide the classes and the examples of each batch. At the end there is one
-file that a process with `import tfx_largeout` loads as any other, by `keras.saving.load_model`.
+All workers run it; they share the classes and the examples of each batch. The result is one file
+that any process with `import tfx_largeout` loads by `keras.saving.load_model`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main() -> None:
         pods = tlo.distribute.kubernetes_workers(int(size), service)
         tlo.distribute.connect(*pods, timeout=600)  # images are pulled at different times
     else:
-        tlo.distribute.connect()  # by TF_CONFIG; without it, alone
+        tlo.distribute.connect()  # by TF_CONFIG; without it, one process
     train(arguments.epochs, arguments.steps, arguments.folder)
 
 

@@ -3,7 +3,7 @@
 
     pip install "ray[train]" && python examples/ray_train.py --workers 2
 
-Ray starts the workers and gives each its TF_CONFIG. A run that has failed goes on from its last
+Ray starts the workers and gives each its TF_CONFIG. A failed run continues from its last
 checkpoint, in a folder that all machines share.
 """
 
@@ -19,7 +19,7 @@ from ray.train.tensorflow import TensorflowTrainer
 
 
 def run_worker(settings: dict[str, Any]) -> None:
-    """What each worker does."""
+    """The function of each worker."""
     sys.path.insert(0, settings["examples"])
     import over_workers
 

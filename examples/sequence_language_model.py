@@ -5,8 +5,8 @@
     python examples/sequence_language_model.py novels.txt --trunk lstm --head exact
     tensorboard --logdir runs/sequence
 
-Each line of the text is a sequence, cut where it is too long; shorter ones are padded, and the mask
-of the padding reaches the loss. `--head` chooses how the softmax is trained:
+Each line of the text is a sequence; long ones are cut, shorter ones are padded, and the loss gets
+the mask. `--head` chooses how the softmax is trained:
 
 - `sampled`: candidates per word (`SampledHead`);
 - `tied`: likewise, and W is the table of the input embedding (`TiedSampledHead`);
@@ -14,8 +14,8 @@ of the padding reaches the loss. `--head` chooses how the softmax is trained:
 - `tied_exact`: likewise, and W is the table of the input embedding (`TiedExactSoftmaxHead`);
 - `dense`: the full softmax (`DenseHead`).
 
-Perplexities are exact with all of them. The text is plain or compressed (.xz, .gz), its words
-parted by white space.
+Perplexities are exact with all of them. The text is plain or compressed (.xz, .gz), with words
+separated by white space.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def number_words(lines: list[list[str]]) -> dict[str, int]:
 def sequences(lines: list[list[str]], ids: dict[str, int], length: int) -> np.ndarray:
     """Returns rows `[n, length + 1]` of ids: the end of the line before, words, an end, padding.
 
-    A line that is too long goes on in the next row, which begins with the last word of this one.
+    A long line continues in the next row, which begins with the last word of this row.
     """
     rows = []
     for line in lines:
@@ -68,7 +68,7 @@ def sequences(lines: list[list[str]], ids: dict[str, int], length: int) -> np.nd
 
 
 def batches(rows: np.ndarray, batch_size: int, shuffle: bool) -> tf.data.Dataset:
-    """Returns batches of (words, the words that follow them); padding where none follows."""
+    """Returns batches of (words, the following words); padding if there is none."""
     following = rows[:, 1:]
     words = np.where(following == PADDING, PADDING, rows[:, :-1])
     data = tf.data.Dataset.from_tensor_slices((words, following))
@@ -104,7 +104,7 @@ class Positions(layers.Layer):
 
 
 def build_model(num_ids: int, counts: np.ndarray, arguments: Any, steps: int) -> keras.Model:
-    """Returns the compiled model; `counts` says how often each id is to be predicted."""
+    """Returns the compiled model; `counts` has how often each id is a target."""
     embedding = tlo.layers.RowEmbedding(num_ids, arguments.width, mask_zero=True, name="embedding")
     inputs = keras.Input((arguments.length,), dtype="int32")
     x = embedding(inputs)
@@ -120,8 +120,8 @@ def build_model(num_ids: int, counts: np.ndarray, arguments: Any, steps: int) ->
     head, loss = build_head(arguments, counts, embedding)
     model = keras.Model(inputs, head(x))
     schedule = keras.optimizers.schedules.CosineDecay(arguments.learning_rate, steps, alpha=0.01)
-    optimizer = tlo.optimizers.RowAdam(schedule)  # of the embedding, only rows of words that occur
-    # By these metrics all words count alike; Keras's val_loss is a mean over batches.
+    optimizer = tlo.optimizers.RowAdam(schedule)  # in the embedding, only rows of words that occur
+    # In these metrics all words have the same weight; Keras's val_loss is a mean over batches.
     metrics = [tlo.metrics.Perplexity(), tlo.metrics.PrecisionAtK(1)]
     model.compile(optimizer, loss=loss, weighted_metrics=metrics)
     return model

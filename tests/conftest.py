@@ -19,7 +19,7 @@ def pytest_addoption(parser):
     parser.addoption("--thorough", action="store_true", help="also the tests that take long")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # before -m is looked at, and after -k
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before -m is applied, and after -k
 def pytest_collection_modifyitems(config, items):
     after = config.option.keyword and not config.getoption("--thorough")
     if not after:
@@ -39,7 +39,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="module")
 def fresh_session():
-    with custom_gradients_forgotten():  # what it keeps, heads/test_models_let_go_of.py looks at
+    with custom_gradients_forgotten():  # heads/test_models_let_go_of.py tests kept ones
         yield
     keras.backend.clear_session()
     gc.freeze()  # the next collection need not look at what this one has left

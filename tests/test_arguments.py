@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as a whole number, as a number, and as a choice."""
+"""Valid integers, numbers, and choices."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ MODULES = {module_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
 def imports_of(path: Path) -> set[str]:
-    """Returns the modules of the package that a file imports, wherever in it."""
+    """Returns the modules of the package that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names under which Keras files know classes of the package, so that Keras loads them by itself."""
+"""Names of the package's classes in Keras files, by which Keras loads them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tfx_largeout import heads, losses, samplers
 
 
 class Share(samplers.Uniform):
-    """Takes other arguments than its base, and says so as Keras has it."""
+    """Takes other arguments than its base, in a `get_config` as usual in Keras."""
 
     def __init__(self, share):
         super().__init__(int(100 * share))
@@ -34,7 +34,7 @@ class Nearest(heads.SampledHead):
 
 
 class Halved(losses.ComplementarySum):
-    """Keeps what is no argument of its base: an object, an array, what it was given."""
+    """Stores more than the arguments of its base: an object, an array, its argument."""
 
     def __init__(self, inner=None, **kwargs):
         super().__init__(**kwargs)

@@ -32,7 +32,7 @@ def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("thorough") and not item.get_closest_marker("all_cases"):
             tests[item.nodeid.partition("[")[0]].append(item)
-    numbers: Counter[str] = Counter()  # of tests with several cases so far, in each file
+    numbers: Counter[str] = Counter()  # of tests with several cases so far, per file
     for test, cases in tests.items():
         file = test.partition("::")[0]
         kept = _kept(cases, numbers[file])
@@ -67,7 +67,7 @@ def cases_of(name: str, values: Sequence[Any]) -> Callable[..., Any]:
 
 
 def each_once(*axes: Sequence[Any]) -> list[Any]:
-    """Combinations in which each value of each axis comes up, the shorter axes again and again."""
+    """Combinations with each value of each axis; shorter axes repeat."""
     turns = range(max(map(len, axes)))
     return [_parameter([axis[turn % len(axis)] for axis in axes]) for turn in turns]
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a head that is trained on a GPU end as on the CPU? Same weights, same batches, 20 steps.
+"""Compares heads trained on a GPU and on the CPU: same weights, same batches, 20 steps.
 
     python benchmarks/gpu/same_numbers.py                                # with the GPU kernels
     TFX_LARGEOUT_GPU_KERNELS=0 python benchmarks/gpu/same_numbers.py     # on TensorFlow's ops
 
 It prints, for each head, the mean loss on both and the largest difference of logits, relative to
-the largest logit. The goal is at most 1e-5; the last line says whether all heads keep it.
+the largest logit. The goal is at most 1e-5; the last line says whether all heads meet it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Milliseconds per step of `fit` and batch of `evaluate` on a GPU: a million classes, each head.
 
-    python benchmarks/gpu/steps.py                    # all rows, each in a process of its own
+    python benchmarks/gpu/steps.py                    # all rows, each in a separate process
     python benchmarks/gpu/steps.py exact --kernels 0  # one row
     python benchmarks/gpu/steps.py exact --quick      # 10,000 classes, nothing is written
 
@@ -139,7 +139,7 @@ def main() -> None:
     if arguments.head is None:
         for head, kernels in ROWS:
             child = [sys.executable, __file__, head, "--kernels", kernels, *quick]
-            subprocess.run(child)  # a row that fails says so, and the others go on
+            subprocess.run(child)  # a failing row prints its error, and the others continue
         return
     os.environ["TFX_LARGEOUT_GPU_KERNELS"] = arguments.kernels
     row = measure(arguments.head, 10_000 if arguments.quick else CLASSES)

@@ -16,7 +16,7 @@ Function = Callable[[Sequence[str], Any], Sequence[Any]]
 
 
 class Full(Exception):
-    """As many texts wait as may."""
+    """The queue of texts is full."""
 
 
 class _Waiting(NamedTuple):
@@ -27,17 +27,17 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Gives texts that wait at the same time to the model at once, in a separate thread.
+    """Passes waiting texts to the model together, in a separate thread.
 
-    A batch goes when it is full, or when its first text has waited for `max_delay`. While the model
-    works, the next batch gathers. Texts with different options go in separate calls.
+    A batch is started when it is full, or when its first text has waited for `max_delay`. While the
+    model works, the next batch is collected. Texts with different options go in separate calls.
 
     Args:
-        model: What answers texts.
-        max_batch: The most texts of a call.
+        model: A function that answers texts.
+        max_batch: The largest number of texts per call.
         max_delay: How long the first text waits for others, in seconds.
-        max_waiting: The most texts that wait.
-        observe: Gets the number of texts of each call.
+        max_waiting: The largest number of waiting texts.
+        observe: Called with the number of texts of each call.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Batcher:
         self._task = asyncio.create_task(self._run())
 
     def waiting(self) -> int:
-        """Returns how many texts wait for the model."""
+        """Returns the number of waiting texts."""
         return len(self._waiting)
 
     async def answers(self, texts: Sequence[str], option: Hashable = None) -> list[Any]:
-        """Returns what the model says to each text.
+        """Returns the model's answer to each text.
 
         Raises:
-            Full: More than `max_waiting` texts would wait. None of these does then.
-            Exception: What the model raised.
+            Full: More than `max_waiting` texts would wait. None of these is added.
+            Exception: The model's exception.
         """
         if len(self._waiting) + len(texts) > self.max_waiting:
             raise Full
@@ -78,7 +78,7 @@ class Batcher:
         return await asyncio.gather(*(each.answer for each in waiting))
 
     async def stop(self) -> None:
-        """Cancels what has no answer yet, and ends the thread."""
+        """Cancels texts without an answer, and ends the thread."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         for each in self._waiting:
@@ -116,11 +116,11 @@ class Batcher:
             for each in batch:
                 each.answer.cancel()
             raise
-        except Exception as error:  # the clients' to know; the next batch is another one
+        except Exception as error:  # passed to the clients; the next batch may succeed
             for each in batch:
                 if not each.answer.done():
                     each.answer.set_exception(error)
             return
         for each, answer in answered:
-            if not each.answer.done():  # as it is where the client has gone
+            if not each.answer.done():  # done if the client has gone
                 each.answer.set_result(answer)

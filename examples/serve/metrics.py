@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server counts, for Prometheus."""
+"""The server's metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Requests by status code, how long they took, the batches that the model got, what waits."""
+    """Requests by status code, their latency, the model's batches, and the queue."""
 
     def __init__(self) -> None:
         self._registry = own = CollectorRegistry()
@@ -33,5 +33,5 @@ class Metrics:
         self.ready = Gauge("predict_ready", "Whether the model is loaded", registry=own)
 
     def text(self) -> bytes:
-        """Returns all of them in Prometheus's text format."""
+        """Returns all metrics in Prometheus's text format."""
         return generate_latest(self._registry)

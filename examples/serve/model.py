@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model: an exported model that takes texts, with TensorFlow alone."""
+"""Model: an exported model that takes texts, with only TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Model:
     """The k best classes of texts.
 
     Args:
-        folder: What `tlo.export` wrote.
+        folder: The folder that `tlo.export` wrote.
 
     Raises:
         OSError: There is no model in the folder.
-        ValueError: It takes something else than texts.
+        ValueError: The model does not take texts.
     """
 
     def __init__(self, folder: str) -> None:
@@ -33,7 +33,7 @@ class Model:
         (self._input,) = own
         self.k = int(serve.structured_outputs["scores"].shape[-1])
         self.takes_num_probed = "with_num_probed" in self._signatures
-        self([""])  # the first call is slow: not for a client to wait for
+        self([""])  # the first call is slow: don't let a client wait for it
 
     def __call__(
         self, texts: Sequence[str], num_probed: int | None = None, exclude: Sequence[int] = ()
@@ -41,8 +41,8 @@ class Model:
         """Returns the k best of each text, the best first, without some classes.
 
         Raises:
-            tf.errors.InvalidArgumentError: `num_probed` is out of range, or a class is excluded
-                that is not there.
+            tf.errors.InvalidArgumentError: `num_probed` is out of range, or an excluded class does
+                not exist.
         """
         inputs = {self._input: tf.constant(texts, tf.string)}
         if self.takes_exclude:
@@ -63,5 +63,5 @@ def _predictions(
     return [
         {"name": name.decode() if isinstance(name, bytes) else str(name), "id": id_, "score": score}
         for name, id_, score in zip(names, ids, scores, strict=True)
-        if id_ >= 0  # -1: fewer than k were left, or in the lists of an index
+        if id_ >= 0  # -1: fewer than k were left or found
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Question: what a request says, checked."""
+"""Question: the checked content of a request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max
 
 
 class Question(BaseModel):
-    """Texts, how many classes of each, and which ones not."""
+    """Texts, the number of classes per text, and excluded classes."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -33,10 +33,10 @@ class Question(BaseModel):
 async def read_question(
     request: Request, most: int, takes_num_probed: bool, takes_exclude: bool = False
 ) -> Question:
-    """Returns what a request says, for a model that gives up to `most` classes.
+    """Returns the content of a request, for a model that returns up to `most` classes.
 
     Raises:
-        HTTPException: It can't be answered; its detail says which rule was broken.
+        HTTPException: It can't be answered; the detail has the broken rule.
     """
     try:
         question = Question.model_validate_json(await _body(request))
@@ -66,7 +66,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _first(error: ValidationError) -> str:
-    # Without the input, which may be long, or nothing that JSON can say.
+    # Without the input, which may be long, or not valid JSON.
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, first["loc"])) or "request"
     return f"{place}: {first['msg']}"

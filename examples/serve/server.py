@@ -5,7 +5,7 @@
     python examples/serve/server.py models/words
     curl -d '{"texts": ["a large body of salt water"], "k": 3}' localhost:8000/v1/predict
 
-`/` is a page to try it on, `/health` says whether it is ready, `/metrics` is for Prometheus.
+`/` is a page to try it, `/health` shows whether it is ready, `/metrics` is for Prometheus.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("uvicorn.error")
 
 
 class Service:
-    """A model that loads while the port is open already, and its batcher."""
+    """A model that loads while the port is already open, and its batcher."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -84,7 +84,7 @@ class Service:
 
 
 def make_app(service: Service, give_up: Callable[[BaseException], None]) -> FastAPI:
-    """Returns the routes; `give_up` gets the error of a model that can't be loaded."""
+    """Returns the routes; `give_up` is called with the error of a model that can't be loaded."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TfIdf: texts to weighted words, as a layer that an exported model takes along."""
+"""TfIdf: texts to weighted words, as a layer of an exported model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import tensorflow as tf
 
 
 class TfIdf(keras.layers.Layer):
-    """The rows that `tlo.datasets.tf_idf` has for a definition, from its text.
+    """The row of `tlo.datasets.tf_idf` for a definition, from its text.
 
-    A text is cut into words as WordNet's were: runs of letters and digits, in lower case. Unknown
-    words are left out.
+    A text is split into words as in the WordNet data: runs of letters and digits, in lower case.
+    Unknown words are left out.
 
     Args:
-        words: V different words, by feature id.
+        words: V distinct words, by feature id.
         idf: `[V]` float, their inverse document frequencies.
     """
 

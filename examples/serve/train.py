@@ -4,8 +4,8 @@
     python examples/serve/train.py models/words          # two minutes on two cores
     python examples/serve/server.py models/words
 
-Training sees definitions as weighted bags of words. The exported model takes texts: in front it has
-the layer that makes bags of them.
+Training sees definitions as weighted bags of words. The exported model takes texts: its first layer
+converts them to bags of words.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def build_model(num_features: int, num_classes: int) -> keras.Sequential:
 
 
 def text_layer(train: SparseExamples, words: list[str]) -> TfIdf:
-    """Returns the layer that gives the rows of `tf_idf(train)`; `train` has counts of words."""
+    """Returns the layer that computes the rows of `tf_idf(train)`; `train` has counts of words."""
     frequency = np.bincount(train.feature_ids, minlength=train.num_features)
     idf = np.log((1 + train.num_examples) / (1 + frequency)) + 1
     return TfIdf(words, idf.astype(np.float32))
 
 
 def new_folder(text: str) -> Path:
-    """Returns a path to which `tlo.export` can write; known before the training."""
+    """Returns a path to which `tlo.export` can write; checked before the training."""
     path = Path(text)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise argparse.ArgumentTypeError(f"must not be there, or be empty; got {text}")

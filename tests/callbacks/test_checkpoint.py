@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that are interrupted under `Checkpoint` and go on, beside runs that are not."""
+"""Runs that are interrupted with `Checkpoint` and continue, compared with uninterrupted runs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def assert_same_state(model, other):
     ("kind", "every"),
     [
         *(("keras", "epoch"), ("factored", 4)),
-        # What is kept of these is of kinds that others have, but of an index, which takes long.
+        # Their state is of kinds that others cover, except for an index, which takes long.
         pytest.param("index", 4, marks=pytest.mark.thorough),
         pytest.param("keras", 4, marks=pytest.mark.thorough),
         pytest.param("dense", 4, marks=pytest.mark.thorough),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probe: exact beside sampled, and nothing changed."""
+"""Probe: exact and sampled values, and no change of state."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_health_of_an_index_is_logged():
     assert values["probe_index_occupied"] == 1
     assert 0.2 <= values["probe_index_largest_bucket"] < 0.6  # 5 buckets
     assert values["probe_index_unreachable"] == 0
-    assert values["probe_index_stale"] > 0  # nothing was brought up to date
+    assert values["probe_index_stale"] > 0  # no table was updated
     head.index.rebuild(head.kernel, head.bias)
     assert head.index.health(head.kernel, head.bias)["stale"] == 0
 
@@ -208,7 +208,7 @@ def test_health_of_codes_is_logged():
     values = probe.history[-1]
     assert 0 < values["probe_index_largest_pair"] < values["probe_index_occupied"] <= 1
     assert 0 < values["probe_index_distortion"] < 1
-    assert values["probe_index_stale"] > 0  # nothing was coded anew
+    assert values["probe_index_stale"] > 0  # no row was coded again
 
 
 @pytest.mark.thorough
@@ -259,7 +259,7 @@ def test_a_dense_head_is_probed_with_any_loss_that_trains_it(loss):
 
 
 def test_examples_that_count_for_nothing_are_left_out():
-    """Those without labels, and positions that a mask leaves out, whatever their labels."""
+    """Examples without labels, and positions that a mask leaves out, with any labels."""
     keras.utils.set_random_seed(2)
     head = tlo.heads.SampledHead(CLASSES, Uniform(5), RowAdam(0.01), seed=1)
     layers = [keras.Input([None, WIDTH]), keras.layers.Masking(), keras.layers.Dense(5), head]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command, in a process that does not say how much TensorFlow may tell."""
+"""The command, in a process that does not set TensorFlow's log level."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_errors_of_the_command_are_shown(tmp_path):
     assert errors == "tfx-largeout compare: --budget: must be a number above 0; got '0'\n"
 
 
-# Says something while the package is imported, which then fails.
+# Prints a message while the package is imported, which then fails.
 BROKEN = """
 import os, sys
 class Finder:

@@ -104,7 +104,7 @@ def compare(tiny, tmp_path, monkeypatch, capsys):
 
 
 def covering(values):
-    """Rows {name: value} in which each pair of values of two names comes up; chosen greedily."""
+    """Rows {name: value} with each pair of values of two names; chosen greedily."""
     left = {
         frozenset([(a, x), (b, y)])
         for a, b in itertools.combinations(values, 2)
@@ -124,7 +124,7 @@ def _count_new(row, name, value, left):
 
 
 def without_void(options):
-    """What `choose` leaves out because another option makes it void."""
+    """Options that `choose` leaves out because another option disables them."""
     void = {"head_learning_rate"} if options.get("head_optimizer") == "same" else set()
     void |= {"num_selected"} if options.get("backward") == "all" else set()
     return {name: value for name, value in options.items() if name not in void}
@@ -193,7 +193,7 @@ def test_no_option_of_a_head_is_ignored(row, compare):
             compare(row.name, **without_void({**some, name: value}))
             for value in (first, first, last)
         )
-        assert one == again, name  # what is compared is not noise
+        assert one == again, name  # the comparison is not noise
         assert one != other, name
 
 

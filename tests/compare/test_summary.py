@@ -53,7 +53,7 @@ def test_a_head_that_never_started():
 
 
 def test_several_seeds_are_one_row_with_mean_and_spread():
-    """Of three, one has failed: it counts for the status and for nothing else."""
+    """One of three has failed: it counts only for the status."""
     curves = [[(0, 0, 0.0), (1, 10, 0.2)], [(0, 0, 0.0), (1, 20, 0.4)]]
     runs = [dataclasses.replace(make_result("a", c), seed=i) for i, c in enumerate(curves)]
     failed = make_result("a", [(0, 0, 0.0)], status="failed", error="no")

@@ -136,7 +136,7 @@ def train_and_check(model, row, x, labels):
 
 @every_class
 def test_trains_ranks_and_is_saved(row, tmp_path):
-    """What further tests try one by one, in a quick run with heads of every class by turns."""
+    """Cases that further tests try one by one; in a quick run heads of every class take turns."""
     x, labels = examples()
     model = compiled(functional(row), row)
     train_and_check(model, row, x, labels)
@@ -688,9 +688,9 @@ STRATEGIES = {
 
 
 def batches_on_the_host(*arrays):
-    """What Keras makes of arrays under a strategy, without an iterator over devices.
+    """Keras's data of arrays under a strategy, without an iterator over devices.
 
-    TensorFlow lets go of one while it fetches, which can end the process:
+    TensorFlow frees such an iterator while it fetches, which can kill the process:
     docs/results/reliability.md.
     """
     batches = tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)

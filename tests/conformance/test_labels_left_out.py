@@ -67,7 +67,7 @@ def assert_alike(row, one, other):
         np.testing.assert_allclose(left, right, rtol=2e-4, atol=2e-5)
 
 
-# Those without labels
+# Examples without labels
 
 
 @pytest.mark.parametrize(("row", "ignored"), each_once(CLASSES_OF_HEADS, [-1, -100]))

@@ -147,7 +147,7 @@ def test_zeros_and_ones_are_a_set_to_every_loss(loss):
 
     hidden, y = np.random.default_rng(0).normal(size=(N, 4)).astype("float32"), Y.copy()
     rows = tf.ragged.constant([np.flatnonzero(row).tolist() for row in Y.toarray()], tf.int64)
-    y.data[y.indices == 0] = 0  # an explicit zero is no label
+    y.data[y.indices == 0] = 0  # an explicit zero is not a label
     rows = tf.ragged.boolean_mask(rows, rows != 0)
     function = getattr(tlo.losses, loss)(reduction=None)
     for training in (True, False):

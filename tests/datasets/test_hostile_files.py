@@ -24,7 +24,7 @@ VALUE = "the value of feature 2 must be a finite float32 number"
 PAIR = "a feature must be written id:value"
 
 REFUSED = {
-    # What the header says is not what there is.
+    # The header does not match the content.
     "empty file": (b"", 1, COUNT),
     "only a line end": (b"\n", 1, COUNT),
     "header alone": (b"2 10 10\n", 1, "promises 2 examples; got 0 before the end"),
@@ -147,7 +147,7 @@ def test_read_rightly(tmp_path, monkeypatch, name, block_bytes):
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
 def test_a_compressed_file_is_read_whole_or_not_at_all(tmp_path, compress):
-    """Cut off anywhere, with anything behind it, with any byte turned over."""
+    """Truncated anywhere, with extra data at the end, with any byte changed."""
     data, path = compress(TEXT), tmp_path / "data"
     cut = [data[:end] for end in range(len(data))]
     longer = [data + behind for behind in (b"\x01", b"1 2:3\n", data[:9], b"\x00" * 4 + b"x")]
@@ -278,7 +278,7 @@ for path in sys.argv[1:]:
 
 @pytest.mark.thorough
 def test_memory_is_bounded(tmp_path):
-    """A GiB is enough for all of these, whatever they promise or unpack to."""
+    """A GiB is enough for all of these, for any header or unpacked size."""
     mib = 1 << 20
     contents = {
         "many_promised": (b"9" * 18 + b" 2147483647 2147483647\n1 2:3\n", ":2:.*got_1_before"),

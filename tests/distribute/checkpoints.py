@@ -133,7 +133,7 @@ def copying_at_each_point(folder):
 
 
 def check_the_same_number_of_workers(folder):
-    """Bit by bit; broken off in the middle of epochs."""
+    """Bit for bit; interrupted in the middle of epochs."""
     for kind in ("sampled", "dense", "indexed", "factored"):
         whole, model, run = model_of(kind), model_of(kind), folder / kind
         expected = fit(whole, folder / f"{kind}-of-both")
@@ -151,7 +151,7 @@ def check_the_same_number_of_workers(folder):
 
 
 def check_other_numbers_of_workers(folder):
-    """What this leaves, and what one process has left, is compared by the test."""
+    """The test compares these files with the files of one process."""
     fit(model_of("numbers"), folder / "numbers-of-two", 9)
     fit(model_of("factored"), folder / "factored-of-two", 9)
     for kind in ("sampled", "numbers", "factored"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program in several processes on loopback, with a time limit, and leaves none behind."""
+"""Runs a program in several processes on loopback, with a time limit, and ends all of them."""
 
 from __future__ import annotations
 

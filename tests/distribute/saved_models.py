@@ -18,7 +18,7 @@ from tfx_largeout.callbacks.model_state import ModelState
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from distribute.checkpoints import model_of, of_epoch
 
-NOT_SAVED = ("HashIndex.", ".seed")  # tables begin anew; Keras's files have no seeds
+NOT_SAVED = ("HashIndex.", ".seed")  # tables are rebuilt; Keras's files have no seeds
 
 
 def made(kind):
@@ -36,7 +36,7 @@ def state(model):
 
 
 def check_saved_and_loaded(kind, folder):
-    """A file, and weights alone: workers load what they have saved, bit by bit, and go on."""
+    """A file, and only weights: workers load what they saved, bit for bit, and continue."""
     rank = tlo.distribute.current().rank
     model = made(kind)
     model.fit(tlo.distribute.shard(of_epoch(0)), shuffle=False, verbose=0)

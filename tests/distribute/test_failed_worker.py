@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors as TensorFlow raises them, and the worker that each tells of."""
+"""Errors of TensorFlow, and the worker that each is about."""
 
 from __future__ import annotations
 

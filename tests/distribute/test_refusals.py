@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong on one worker is an error on all of them."""
+"""A fault on one worker is an error on all workers."""
 
 from __future__ import annotations
 

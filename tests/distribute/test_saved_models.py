@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What workers save is a model of one process."""
+"""Workers save a model that one process can load."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def check_weights(name, expected, workers):
     for key in OF_ALL:
         if key in expected:
             assert_close(workers[0][key], expected[key], (name, key))
-            # Bit by bit: what all workers have is alike.
+            # Bit for bit: all workers have the same.
             for worker in workers[1:]:
                 np.testing.assert_array_equal(worker[key], workers[0][key], err_msg=f"{name} {key}")
 
@@ -108,7 +108,7 @@ def check_evaluation(expected, workers):
         assert_close(worker["evaluate"], expected["evaluate"], "evaluate")
         np.testing.assert_array_equal(worker["evaluate"], workers[0]["evaluate"])
         np.testing.assert_array_equal(worker["ranks"], expected["ranks"])
-        # Of 113 examples in batches of 24: the last 17 are 9 each of two workers, one filled up.
+        # 113 examples in batches of 24: of the last 17 each worker has 9, one of them filled up.
         assert_close(worker["odd"], expected["odd"], "odd")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives wait for so long and no longer, and leave nothing behind."""
+"""Collectives wait up to a limit, and leave no threads."""
 
 from __future__ import annotations
 

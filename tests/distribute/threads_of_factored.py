@@ -36,7 +36,7 @@ LOSSES = {
 
 @keras.saving.register_keras_serializable(package="threads_of_factored")
 def own_loss(statistics):
-    """Of gradients of both signs with respect to each of a, q and s."""
+    """A loss with gradients of both signs with respect to each of a, q and s."""
     targets = statistics.labels.mean(tf.sin(statistics.target_logits))
     squares = tf.sin(statistics.sum_of_squares / 50)
     return squares - targets + 1e-3 * tf.sin(statistics.sum_of_logits)
@@ -233,7 +233,7 @@ def check_new_anchors_in_float32():
 
 
 def check_stabilization():
-    """Of a U that is made worse than it is."""
+    """With a U that is made more ill-conditioned."""
     for method in ("svd", "power_iteration"):
 
         def run(workers, method=method):
@@ -361,7 +361,7 @@ def check_a_head_that_is_called_twice():
 
 
 def check_what_one_worker_has_all_refuse():
-    """And the state stays as it was."""
+    """The state does not change, either."""
 
     def run(workers, rate, *wrongs):
         head = factored(rate)

@@ -30,7 +30,7 @@ def local_worker(part=slice(None)):
 
 
 def sums(worker, parameters, numbers):
-    """What each method returns."""
+    """The result of each method."""
     vector = tf.constant(np.sin(np.arange(parameters.size)))
     signs = np.where(np.arange(len(numbers)) % 3, 1.0, -1.0)
     worker.set_parameters(0.3 * vector)

@@ -44,7 +44,7 @@ def dotted(node):
 
 
 def named(node, own):
-    """Returns what an expression names in the package, or None; fails if there is no such name."""
+    """Returns the object of an expression in the package, or None; fails for an unknown name."""
     parts = dotted(node)
     if parts is None or parts[0] not in NAMES or parts[0] in own:
         return None
@@ -104,7 +104,7 @@ def examples():
 
 
 def own_model(code):
-    """What a block calls `model`: with a Dense layer that a head may replace, or with a head."""
+    """The `model` of a block: with a Dense layer that a head may replace, or with a head."""
     if "replace_output" in code or "compare_" in code:
         model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

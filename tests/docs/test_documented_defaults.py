@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a docstring says of a default is the default."""
+"""Defaults in docstrings are the real defaults."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def test_the_default_is_what_the_docstring_says():
     things = {thing: name for name, thing in public()}
     found = [(name, *claim) for thing, name in things.items() for claim in claims(thing)]
     assert len(found) > 150
-    # None stands for a default that is found later.
+    # None: a default that is determined later.
     wrong = [each for each in found if each[-1].default not in (None, each[-2])]
     assert not wrong

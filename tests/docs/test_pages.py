@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tutorials, guides and extras run from the first block to the last, and print what they say.
+"""Tutorials, guides and extras run from the first block to the last, and print what they show.
 
-A line `print(...)  # text` must print this text; behind `# about` numbers may differ by a tenth.
+A line `print(...)  # text` must print this text; after `# about` numbers may differ by a tenth.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_a_page_says_what_to_install_beside_the_package(page):
 @pytest.mark.thorough
 @pytest.mark.parametrize("title", PEERS)
 def test_a_peer_runs(title, tmp_path, monkeypatch):
-    """What the page has of another library, where that is installed."""
+    """Blocks that use another library, if it is installed."""
     monkeypatch.chdir(tmp_path)
     for module in imported(PEERS[title]):
         pytest.importorskip(module, exc_type=ImportError)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/prose.py finds, where proselint is installed (`pip install ".[dev]"`)."""
+"""docs/prose.py finds nothing, if proselint is installed (`pip install ".[dev]"`)."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def write_examples(file: Path, number: int, seed: int) -> None:
 
 
 def write_dense_examples(file: Path, number: int, seed: int) -> None:
-    """A class has a place among features below 0, above 0, far from 0, all alike and all 0."""
+    """Features below 0, above 0, far from 0, all equal, and all 0."""
     places = np.random.default_rng(9).standard_normal([CLASSES, 12])
     rng = np.random.default_rng(seed)
     lines = [f"{number} 14 {CLASSES}"]

@@ -67,7 +67,7 @@ class Child:
             self.process.returncode = -signal.SIGKILL
 
     def wait(self, seconds: float) -> bool:
-        """Waits so long, or until it has ended; says whether it has."""
+        """Waits for a time, or until it has ended; returns whether it has ended."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self.has_ended():
             time.sleep(0.002)

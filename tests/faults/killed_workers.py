@@ -32,7 +32,7 @@ POLL = 0.0005
 
 
 class Run(NamedTuple):
-    """What was done to a run, and how it went on."""
+    """The action on a run, and its result."""
 
     seed: int
     run: int
@@ -93,7 +93,7 @@ def unbroken(folder: Path) -> tuple[list[str], float]:
 
 
 def wait_for(condition: Any, launcher: subprocess.Popen[str]) -> bool:
-    """Waits until it holds; says whether the run was still on."""
+    """Waits for a condition; returns whether the run was still active."""
     end = time.monotonic() + MOST_SECONDS
     while not condition() and launcher.poll() is None and time.monotonic() < end:
         time.sleep(POLL)

@@ -87,7 +87,7 @@ def test_each_part_of_the_file(kind, checkpoints, tmp_path):
         except (DamagedCheckpoint, ValueError):
             refused += 1
             continue
-        # What is left are bits that mean nothing, such as the time of an entry.
+        # The remaining bits have no meaning, such as the time of an entry.
         assert found.facts == whole.facts and found.names == whole.names
         for name in whole.names:
             assert found.array(name).tobytes() == whole.array(name).tobytes()
@@ -181,7 +181,7 @@ def test_a_checkpoint_that_can_not_be_read_to_its_end(checkpoints, tmp_path, mon
     """An array in the middle can't be read: the model is unchanged, and training does not begin."""
     folder = tmp_path / "run"
     shutil.copytree(checkpoints["sampled"], folder)
-    keras.utils.set_random_seed(1)  # of the data, too
+    keras.utils.set_random_seed(1)  # also for the data
     model = training_runs.compiled_model("sampled")
     checkpoint, called = training_runs.callbacks(folder, "epoch")
     data = checkpoint.data(lambda epoch: training_runs.epoch_of_arrays(epoch).take(3))

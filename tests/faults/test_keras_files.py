@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/guides/save_and_resume.md says of Keras's and TensorFlow's own files."""
+"""The statements of docs/guides/save_and_resume.md about Keras's and TensorFlow's files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op that can't have the memory it needs says so, and leaves all variables as they were."""
+"""An op that can't allocate memory raises an error, without changing variables."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def write(path: Path, text: str) -> None:
         unfinished.write_text(text)
 
 
-# What it promises
+# Its guarantees
 
 
 def test_a_file_takes_its_name_when_it_is_on_the_disk(tmp_path):
@@ -138,7 +138,7 @@ def test_what_a_killed_process_left_goes_and_what_another_one_writes_stays(tmp_p
     assert {found.name for found in tmp_path.iterdir()} == {"x.keras", "other", mine.name}
 
 
-# Who promises it
+# Its users
 
 
 def model():

@@ -64,7 +64,7 @@ class Call(NamedTuple):
         return self._replace(inputs={**self.inputs, name: value})
 
     def describe(self) -> str:
-        """Says it all, for a report."""
+        """Returns everything as text, for a report."""
         lines = [f"{self.op}, {'; '.join(self.notes) or 'as it should be'}"]
         lines += [f"  {name} = {value!r}" for name, value in self.inputs.items()]
         lines += [f"  {name}: {value!r}" for name, value in self.attributes.items()]
@@ -72,7 +72,7 @@ class Call(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a call.
+    """The result of a call.
 
     Attributes:
         error: None, or the exception.
@@ -112,7 +112,7 @@ def registrations() -> dict[str, Any]:
 
 
 def run_op(call: Call) -> Outcome:
-    """Makes a call of the op itself."""
+    """Calls the op itself."""
     variables = {
         name: _assigned(name, variable.values)
         for name, variable in call.variables()

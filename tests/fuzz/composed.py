@@ -40,7 +40,7 @@ class CannotSay(Exception):
 
 
 def run_composed(call: Call) -> Outcome | None:
-    """Makes the call, or returns None where the package's functions can't say it."""
+    """Makes the call, or returns None if the package's functions can't express it."""
     if call.op not in _FUNCTIONS or any(v.handle != "variable" for _, v in call.variables()):
         return None
     variables = {name: tf.Variable(tf.constant(v.values)) for name, v in call.variables()}

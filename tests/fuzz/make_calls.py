@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes random calls in this process, and prints what came of each. `run.py` starts it."""
+"""Makes random calls in this process, and prints their results. `run.py` starts it."""
 
 from __future__ import annotations
 

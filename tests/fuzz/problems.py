@@ -101,7 +101,7 @@ def _softmax_update(rng: Rng) -> Call:
 
 
 def _add_slots(rng: Rng, inputs: dict[str, Any]) -> tuple[str, np.ndarray]:
-    """Draws a rule, and puts its slots behind kernel and bias."""
+    """Draws a rule, and puts its slots after kernel and bias."""
     method, rule = _rule(rng)
     tensors = {name: inputs.pop(name) for name in list(inputs)[2:]}
     inputs["kernel_slots"] = _slots(rng, method, rule, inputs["kernel"].values)
@@ -429,7 +429,7 @@ def _bounded_top_k(rng: Rng) -> Call:
 def _probed_top_k(rng: Rng) -> Call:
     """Reads all lists, so that the result is over all classes."""
     call = _bounded_top_k(rng)
-    while not len(call.inputs["kernel"].values):  # of no classes there are no lists
+    while not len(call.inputs["kernel"].values):  # without classes there are no lists
         call = _bounded_top_k(rng)
     inputs = {name: call.inputs[name] for name in ("hidden", "bias", "kernel")}
     classes = len(inputs["kernel"].values)

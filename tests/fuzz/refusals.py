@@ -212,7 +212,7 @@ def _of_softmax_selection(op: str) -> list[Refusal]:
     return [
         Refusal(op, "seed", _shape(3), r"seed must be \[2\]"),
         Refusal(op, "num_selected", _to(_LARGE), "num_selected must be .*1099511627776"),
-        *_of_shard(op)[:-1],  # where there are no classes, there are too few for num_selected
+        *_of_shard(op)[:-1],  # without classes, there are too few for num_selected
     ]
 
 
@@ -393,7 +393,7 @@ def _of_probed_top_k(op: str) -> list[Refusal]:
 
 
 def _of_handles(op: str, name: str) -> list[Refusal]:
-    """What is no variable."""
+    """Inputs that are not variables."""
     message = f"{name} must be the handle of"
     return [
         Refusal(op, name, lambda v: v._replace(handle="no value"), message, False),
@@ -498,7 +498,7 @@ def _is_of_use(call: Call) -> bool:
 
 
 def finding(index: int) -> str | None:
-    """Makes the call of an entry; returns what is wrong with what came of it, or None."""
+    """Makes the call of an entry; returns the fault of its result, or None."""
     refusal, call = REFUSALS[index], call_of(index)
     outcomes = {"the op": run_op(call)}
     if refusal.by_composed:

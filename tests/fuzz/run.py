@@ -4,7 +4,7 @@
     python tests/fuzz/run.py --seed 1 --calls 10000    # calls 0 to 9999 of seed 1
     python tests/fuzz/run.py --seed 1 --call 123       # that one alone, and all about it
 
-A call that ends its process is a finding like others: another process goes on behind it.
+A call that kills its process is a finding like others: another process continues after it.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ def run_calls(seed: int, first: int, end: int, compare_every: int = 1) -> Iterat
     """Yields the reports of calls [first, end) of a seed, one child process at a time.
 
     Args:
-        seed: Of the calls.
+        seed: The seed of the calls.
         first: The first call.
-        end: The one behind the last.
-        compare_every: Composed ops make every so manieth call of each op as well.
+        end: The call after the last.
+        compare_every: Composed ops also make every n-th call of each op.
     """
     yield from run_program(_CHILD, first, end, seed, compare_every)
 
 
 def run_program(program: Path, first: int, end: int, *arguments: int) -> Iterator[Report]:
-    """Yields what a program reports of calls [first, end), and which of them end its process.
+    """Yields the reports of a program about calls [first, end), and the calls that kill it.
 
     Args:
-        program: Takes first, end and the arguments, and prints a line of JSON before each call, its
-            index and op, and one after it, its report.
+        program: A program with the arguments first, end and `arguments`. It prints a line of JSON
+            with index and op before each call, and a line with its report after it.
         first: The first call.
-        end: The one behind the last.
+        end: The call after the last.
         arguments: For the program.
     """
     while first < end:

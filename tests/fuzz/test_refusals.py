@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with an argument is said by an error, and nothing is changed."""
+"""A wrong argument raises an error, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ops.streamed_logits_cases import use
 
 @pytest.fixture(scope="module")
 def reports() -> list[Report]:
-    """Of all entries of the table; a call that ends its process is one of them."""
+    """The findings over the table; a call that kills its process is one."""
     from fuzz.refusals import REFUSALS
 
     return list(run_program(Path(__file__).with_name("refusals.py"), 0, len(REFUSALS)))

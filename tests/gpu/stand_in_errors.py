@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPU ops say where the device fails them, in a process with a stand-in driver.
+"""Errors of GPU ops if the device fails, in a process with a stand-in driver.
 
 LD_LIBRARY_PATH=DRIVER python stand_in_errors.py LIBRARY    # of kernels that run on the processor
 """
@@ -20,7 +20,7 @@ from tfx_largeout.ops.candidates.candidate_update import candidate_update
 from tfx_largeout.ops.rows.row_rule import RowRule
 
 CLASSES, WIDTH, BATCH = 500, 64, 4
-MEGABYTES = 64  # that TensorFlow gives away
+MEGABYTES = 64  # given to TensorFlow
 TOO_MANY = 300_000  # candidates: they take 161 MB
 RULE = RowRule("adam", (0.9, 0.999, 1e-4))
 MEMORY, OLD_DRIVER, ILLEGAL_ADDRESS, NO_IMAGE, NEWER_PTX = 2, 35, 700, 209, 222  # CUDA's numbers
@@ -116,7 +116,7 @@ def check_launches(fail):
 
 
 def check_in_the_middle(fail, layer, before):
-    """Up to the launch that makes rows older, whatever fails leaves all as it was."""
+    """Up to the launch that increments ages, a failure leaves everything unchanged."""
     for first in range(100):
         fail(MEMORY, first, True, 13000)
         with pytest.raises(tf.errors.ResourceExhaustedError) as e:

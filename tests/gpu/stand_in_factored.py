@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a factored layer on GPU:0 beside the naive layer, in a process with a stand-in driver.
+"""Steps of a factored layer on GPU:0 compared with the naive layer, with a stand-in driver.
 
 LD_LIBRARY_PATH=DRIVER python stand_in_factored.py LIBRARY   # of kernels that run on the processor
 """

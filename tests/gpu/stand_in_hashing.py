@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hash indexes on GPU:0 beside those on the processor, in a process with a stand-in driver.
+"""Hash indexes on GPU:0 compared with the processor, in a process with a stand-in driver.
 
 LD_LIBRARY_PATH=DRIVER python stand_in_hashing.py LIBRARY   # of kernels that run on the processor
 """
@@ -22,7 +22,7 @@ RNG = np.random.default_rng(0)
 
 
 def whole_numbers(*shape):
-    """Small ones, many of them 0. Products are exact whatever the order of sums."""
+    """Small integers, many of them 0. Products are exact in any order of sums."""
     return (RNG.integers(-3, 4, shape) * (RNG.random(shape) < 0.5)).astype("float32")
 
 

@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 
 def whole_numbers(*shape):
-    """Their products are exact whatever the order of sums."""
+    """Their products are exact in any order of sums."""
     return RNG.integers(-3, 4, shape).astype("float32")
 
 
@@ -116,7 +116,7 @@ class Layer:
             ]
 
     def step(self, module, device, own):
-        """Takes a step by the ops themselves. Returns what they do."""
+        """Takes a step by the ops themselves. Returns their results."""
         with tf.device(device):
             batch = [tf.constant(x) for x in (HIDDEN, SOME_LABELS, IDS[own])]
             gradients = [tf.constant(x) for x in GRADIENTS]
@@ -172,13 +172,13 @@ def check_candidates_in_bfloat16(module):
 
 
 def check_refusals_of_candidates(module, gpu, batch, gradients):
-    """What is wrong with ids and numbers is an error of the next op, and a step is none."""
+    """Faults of ids and numbers are an error of the next op, and the step changes nothing."""
     first = (0, int(np.flatnonzero(SOME_LABELS[0] >= 0)[0]))
     label, nan, infinite = SOME_LABELS.copy(), HIDDEN.copy(), GRADIENTS[0].copy()
     label[3, 1], nan[2, 1], infinite[first] = -2, np.nan, np.inf
     candidate = tf.constant([*IDS[False][1:], CLASSES], tf.int64)
     padding = GRADIENTS[1].copy()
-    padding[:, IDS[False] < 0] = np.nan  # which nobody looks at
+    padding[:, IDS[False] < 0] = np.nan  # never read
 
     def step(hidden, labels, candidates, true_gradient, gradient, rate=RATE):
         arguments = *gpu.slots, hidden, labels, candidates, true_gradient, gradient

@@ -20,7 +20,7 @@ METHODS = {
 
 
 class Step:
-    """What `TfxSoftmaxUpdate` takes, and its variables on a device."""
+    """The inputs of `TfxSoftmaxUpdate`, and its variables on a device."""
 
     def __init__(self, device, method, dtype="float32", has_bias=True):
         rng = np.random.default_rng(2)
@@ -86,7 +86,7 @@ def check_update(module):
         ("adam", {}, "float32"),
     ):
         gpu, cpu = Step("GPU:0", method, **options), Step("CPU:0", method, **options)
-        before = gpu.variables[0].read_value()  # which is to stay as it is
+        before = gpu.variables[0].read_value()  # must not change
         expected, found = cpu.run(module, products), gpu.run(module, products)
         assert "GPU:0" in found.device, found.device
         close = {"rtol": 1e-4, "atol": 1e-4} if products == "float32" else {"atol": 3e-2}

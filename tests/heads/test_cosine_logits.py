@@ -74,7 +74,7 @@ def lists_of(labels):
 
 
 def step(head, loss, labels, weights=WEIGHTS):
-    """Takes a step by SGD of rate 1; returns the loss, and its gradients by h and by log s."""
+    """Takes an SGD step with rate 1; returns the loss, and its gradients by h and by log s."""
     hidden = tf.constant(X, head.statistics_dtype)
     watched = [hidden, *([head.log_scale.value] if head.learn_scale else [])]
     is_dense = isinstance(head, tlo.heads.DenseHead)

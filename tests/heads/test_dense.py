@@ -158,7 +158,7 @@ def test_only_dense_floats(hidden):
 
 @pytest.mark.parametrize("kind", tlo.heads.DenseHead.gives, ids=lambda kind: kind.__name__)
 def test_a_training_step_reads_each_weight_once(kind):
-    """What the optimizer's step could overtake would be a second read."""
+    """There is no second read that the optimizer's step could overtake."""
     head = tlo.heads.DenseHead(5)
     head.build((None, 3))
 

@@ -88,7 +88,7 @@ class Oracle:
         return self.functions[0](hidden, *self.weights, self.shape)
 
     def step(self, hidden, labels, weights, rate):
-        """Takes a step down the mean of weight times loss; returns the gradient of hidden."""
+        """Takes a step on the mean of weight times loss; returns the gradient of hidden."""
         targets = np.zeros((len(hidden), CLASSES))
         for i, row in enumerate(labels):
             own = row[row >= 0]

@@ -49,7 +49,7 @@ HEADS = {
     ),
     "row_embedding": lambda c, bias_initializer=None, **kw: _embedding(c, **kw),
     "sparse_dense": lambda c, **kw: tlo.layers.SparseDense(D, **kw),
-    # Of the tree of a sorted list, the table of nodes has C - 1 rows.
+    # In the tree of a sorted list, the table of nodes has C - 1 rows.
     "hierarchical": lambda c, **kw: tlo.heads.HierarchicalSoftmaxHead(
         c + 1, tlo.optimizers.RowSGD(0.1), tree="huffman", **kw
     ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps more than a gigabyte of logits says so once, and names what does not."""
+"""More than a gigabyte of kept logits gives one warning, with alternatives."""
 
 from __future__ import annotations
 

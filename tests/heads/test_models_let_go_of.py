@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who keeps a model that was trained, when its owner has let go of it: docs/results/reliability.md.
+"""What keeps a trained model after its owner has dropped it: docs/results/reliability.md.
 
-TensorFlow's registry of custom gradients does, which other tests empty as they go (conftest.py);
-nothing of this package may.
+Only TensorFlow's registry of custom gradients, which other tests empty (conftest.py), may keep it;
+nothing of this package.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts for nothing moves no row of a head that has a row optimizer."""
+"""Examples with weight 0 change no row of a head with a row optimizer."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def row(rate=0.5):
 
 
 def sampled(**kwargs):
-    """All classes are candidates, so that a step is the same whatever is drawn."""
+    """All classes are candidates, so that a step does not depend on the draw."""
     return tlo.heads.SampledHead(
         CLASSES, tlo.samplers.Uniform(1), row(), explicit_classes=ALL, seed=1, **kwargs
     )
@@ -109,7 +109,7 @@ def test_a_user_accumulates_gradients(name, run):
 
 @heads
 def test_a_user_accumulates_over_a_number_of_batches_that_does_not_divide(name):
-    """Of 8 batches, 6 make two steps; the next epoch goes on with the two that are left."""
+    """6 of 8 batches make two steps; the next epoch continues with the remaining two."""
     optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=3)
     parts = trained(name, optimizer, epochs=3, several=name != "two_level")
     own = model_of(name, keras.optimizers.SGD(0.5))

@@ -18,7 +18,7 @@ from tfx_largeout.heads import TiedExactSoftmaxHead, TiedSampledHead
 from tfx_largeout.layers import RowEmbedding
 
 WORDS, WIDTH, EXAMPLES, LENGTH = 40, 6, 12, 5
-# Of equal rows there are many: x repeats words, and most labels are words of x.
+# There are many equal rows: x repeats words, and most labels are words of x.
 OPTIMIZERS = {
     "sgd": (tlo.optimizers.RowSGD, keras.optimizers.SGD, 0.5),
     "adagrad": (tlo.optimizers.RowAdagrad, keras.optimizers.Adagrad, 0.1),

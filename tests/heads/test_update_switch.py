@@ -16,7 +16,7 @@ def test_a_function_that_is_traced_knows_where_the_switch_is_off():
         return inside, switch.is_on
 
     assert [bool(is_on) for is_on in inside_and_behind()] == [False, True]
-    with switch.off(5):  # what was traced before reads it, too
+    with switch.off(5):  # earlier traces read it, too
         assert [bool(is_on) for is_on in inside_and_behind()] == [False, False]
         assert not switch.is_on
     assert switch.is_on

@@ -66,7 +66,7 @@ def test_collision_probability_of_cosines_that_are_rounded():
 @pytest.mark.parametrize("window", [2, 5, 8])
 @pytest.mark.parametrize("family", [WTAHash, DWTAHash])
 def test_winners_of_independent_vectors_agree_by_chance(family, window):
-    """Each of `window` places wins alike: the probability is 1 / window."""
+    """Each of `window` positions wins equally often: the probability is 1 / window."""
     vectors = np.random.default_rng(3).random((2, 3000, 40))
     first, second = (values(family(window), half, 30, seed=4) for half in vectors)
     rate, error = mean_and_error((first == second).mean(axis=1))  # pairs are independent
@@ -134,7 +134,7 @@ def test_dwta_of_sparse_vectors_agrees_as_simulated():
     first, second = oracle.winner_values(np.stack([x, y]), elements, bins)
     expected, of_simulation = mean_and_error((first == second).reshape(groups, bins).mean(axis=1))
     assert abs(rate - expected) <= 4 * np.hypot(error, of_simulation)
-    # Without filling, they would agree wherever a bin is empty.
+    # Without filling, they would agree if a bin is empty.
     first, second = oracle.winners(np.stack([x, y]), elements)
     assert expected + 8 * error < (first == second).mean()
 

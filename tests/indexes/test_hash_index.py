@@ -249,7 +249,7 @@ def test_with_saved_weights_it_goes_on_bit_for_bit(family):
 
 
 class Holder(keras.layers.Layer):
-    """A kernel with an index, as heads have it."""
+    """A kernel with an index, as in heads."""
 
     def build(self, input_shape):
         self.index = HashIndex(DWTAHash(4), 2, 5, first_period=3)

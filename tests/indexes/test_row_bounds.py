@@ -144,7 +144,7 @@ def test_bounds_hold(kind, bias, width):
     """|exact - a_c| <= e_c, for float64 and float32 logits."""
     classes = 2000
     kernel = (normal(classes, width) * lengths(kind, classes)[:, np.newaxis]).astype("float32")
-    # Each row of one number that is no whole one times the scale: the worst residual.
+    # Each row has one number that is not an integer times the scale: the worst residual.
     kernel[:50, 0] = 127.0
     kernel[:50, 1:] = 0.5
     biases = BIASES[bias](classes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was built once is copied, and what is not whole is built again."""
+"""A built library is copied from the cache; an incomplete one is built again."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_inputs_are_not_rounded_by_a_policy_where_the_model_does_not():
     ids = np.arange(257, 1200, 7, dtype="float32")[:, None]  # bfloat16 has 8 bits
     logits = model.predict(ids, verbose=0)
     top = tlo.top_k_model(model, 1).predict(ids, verbose=0)[1]
-    found = np.take_along_axis(logits, top, axis=1)[:, 0]  # two logits in 16 bits may be alike
+    found = np.take_along_axis(logits, top, axis=1)[:, 0]  # two logits in 16 bits may be equal
     np.testing.assert_array_equal(found, logits.max(axis=1))
 
 
@@ -206,7 +206,7 @@ def test_an_index_must_fit_the_head(indexed):
 
 @pytest.fixture
 def sampled():
-    """A model whose head keeps an index up to date that its sampler does not ask."""
+    """A model whose head updates an index that its sampler does not use."""
     index = tlo.indexes.HashIndex(
         tlo.indexes.SimHash(), 1, 40, first_period=2, max_per_bucket=CLASSES
     )

@@ -14,7 +14,7 @@ CLASSES = 12
 
 
 def labels_of(rows):
-    """Lists of labels as `[N, K]`, padded with -1 in front and behind."""
+    """Lists of labels as `[N, K]`, padded with -1 before and after."""
     width = max(len(row) for row in rows)
     ids = np.full((len(rows), width), -1)
     for place, row in zip(ids, rows, strict=True):

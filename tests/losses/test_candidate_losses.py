@@ -267,7 +267,7 @@ def tensorflow_case(unique):
         labels = tf.constant(rng.integers(0, CLASSES, (9, 1)))
         triple = tf.random.log_uniform_candidate_sampler(labels, 1, 7, True, CLASSES, seed=2)
         return weights, biases, hidden, labels, triple
-    # Classes that come twice are no hits here: TensorFlow removes only one of two equal hits.
+    # Repeated classes are not hits here: TensorFlow removes only one of two equal hits.
     ids = tf.constant([3, 0, 7, 7, 11, 5, 3], tf.int64)
     labels = tf.constant([[0], [11], [5], [1], [2], [4], [6], [8], [0]], tf.int64)
     expected = tf.constant(rng.uniform(0.1, 2, CLASSES), tf.float32)

@@ -53,7 +53,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def recipes():
-    """What the code blocks of the page define."""
+    """The names that the code blocks of the page define."""
     names: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         exec(block, names)

@@ -371,7 +371,7 @@ def test_metrics_of_soft_labels():
     logits = oracle.logits(X, *weights_of(head))
     order, log_p = oracle.top_k(logits, CLASSES), oracle.log_softmax(logits)
     targets = dense()
-    rows = [n for n in range(N) if targets[n].any()]  # those with a probability above 0
+    rows = [n for n in range(N) if targets[n].any()]  # rows with a probability above 0
     sets = [set(np.flatnonzero(targets[n])) for n in rows]
     found = [len(own & set(order[n, :3])) for own, n in zip(sets, rows, strict=True)]
     best = [targets[n].argmax() for n in rows]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keras's own metrics in `compile`: right behind every head, from the exact pass."""
+"""Keras's metrics in `compile`: correct with every head, from the exact pass."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_evaluate_and_fit_give_what_all_logits_give(row, run_eagerly):
     with wrong():
         evaluated = model.evaluate(x, labels, verbose=0, batch_size=24, return_dict=True)
         np.testing.assert_allclose(values_of(evaluated), before, rtol=1e-4, atol=1e-6)
-        # Of a step: what the weights give before it.
+        # For a step: by the weights before it.
         trained = model.fit(x, labels, batch_size=B, verbose=0).history
     np.testing.assert_allclose(np.squeeze(values_of(trained)), before, rtol=1e-4, atol=1e-6)
     after = expected(scores_of(row, model, x), labels)

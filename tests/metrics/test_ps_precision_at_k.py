@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the propensity-scored precision has: label counts."""
+"""Specific to the propensity-scored precision: label counts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a misuse is tried on: a head in a small model that was trained for a step."""
+"""The case for a misuse: a head in a small model that was trained for a step."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Case:
         return self.model.fit(self.x if x is None else x, self.y if y is None else y, **arguments)
 
     def fit_with(self, **compile_arguments: Any) -> Any:
-        """Compiles anew, and trains in a graph."""
+        """Compiles again, and trains in a graph."""
         self.compile(self.model, **compile_arguments)
         return self.fit(graph=True)
 

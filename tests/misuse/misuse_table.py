@@ -45,15 +45,15 @@ tree = _is_a(HierarchicalSoftmaxHead)
 
 
 class Misuse(NamedTuple):
-    """What a user does wrong, and what then happens.
+    """A misuse, and its result.
 
     Attributes:
-        what: What is done.
-        act: Does it.
-        error: What is raised.
+        what: A description.
+        act: A function that does it.
+        error: The exception.
         message: A pattern of its message.
-        concerns: The heads that it concerns.
-        keeps_state: Whether weights and the head's optimizer are as before.
+        concerns: The affected heads.
+        keeps_state: Whether weights and the head's optimizer are unchanged.
     """
 
     what: str

@@ -10,7 +10,7 @@ from misuse.misuse_table import MISUSES
 
 
 def pairs():
-    """Of a class the heads take turns; in a quick run the classes do, too."""
+    """Heads of a class take turns; in a quick run the classes do, too."""
     for number, misuse in enumerate(MISUSES):
         classes = {}
         for row in filter(misuse.concerns, HEADS):

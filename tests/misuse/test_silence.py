@@ -318,7 +318,7 @@ def test_without_update_within_a_loop_of_a_function(case):
 
 
 class Look(keras.callbacks.Callback):
-    """Takes a gradient of the training loss after each step."""
+    """Computes a gradient of the training loss after each step."""
 
     def __init__(self, case, head, silently):
         super().__init__()

@@ -25,7 +25,7 @@ MILLIONS = 10_000_000
 
 
 def bytes_of(variables):
-    """Of all but scalars."""
+    """The bytes of all variables except scalars."""
     sizes = [np.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables if len(v.shape)]
     return int(sum(sizes))
 
@@ -96,7 +96,7 @@ def test_ten_million_classes_are_answered_and_not_made():
     assert estimate.kept < estimate.peak < 1.05 * estimate.kept
     four = tlo.estimate_memory(head, 128, workers=4, hidden_size=256)
     assert (four.weights, four.optimizer) == (estimate.weights // 4, estimate.optimizer // 4)
-    head.dtype_policy = "float32"  # of a head that is not made yet
+    head.dtype_policy = "float32"  # of a head that is not built
     assert tlo.estimate_memory(head, 128, hidden_size=256).weights == 4 * numbers
 
 

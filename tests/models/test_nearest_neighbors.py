@@ -287,7 +287,7 @@ def test_scores_are_those_of_the_formula(k, n, temperature, weight):
     scores, ids = both.predict(queries, verbose=0)
     p = expected(model, x, y.to_list(), queries, n, temperature, weight, 0, max(k, 100))
     there = np.take_along_axis(p, np.maximum(ids, 0), axis=1)
-    found = scores > 0  # of a softmax of weight 0, the classes beyond neighbors are equally bad
+    found = scores > 0  # with softmax weight 0, classes beyond neighbors are equally bad
     np.testing.assert_allclose(scores[found], there[found], rtol=2e-5)
     best = -np.sort(-p, axis=1)[:, :k]
     np.testing.assert_allclose(scores[found], best[found], rtol=2e-5)

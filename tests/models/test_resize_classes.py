@@ -146,7 +146,7 @@ def test_rows_of_a_head_that_updates_itself_and_their_ages_follow():
 
 @keras.saving.register_keras_serializable(package="test_resize_classes")
 def first_classes(true_classes, num_true, num_sampled, unique, range_max):
-    """Draws the same candidates whatever the number of classes."""
+    """Draws the same candidates for any number of classes."""
     ids = tf.range(num_sampled, dtype=tf.int64)
     return ids, tf.ones(tf.shape(true_classes)), tf.ones([num_sampled])
 
@@ -211,7 +211,7 @@ def test_a_factored_head_goes_on_as_a_dense_layer_does():
     np.testing.assert_allclose(after, nearer, rtol=1e-4, atol=1e-5)
 
 
-# Arguments with one value a class
+# Arguments with one value per class
 
 
 def test_counts_ids_and_class_weights_follow():

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON_PARTS = ("losses", "heads", "samplers", "optimizers", "indexes")
 PARTS = (*PYTHON_PARTS, "core")
 
-# Of cosmic-ray's operators those whose mutants don't fail by their types wherever they run.
+# The operators of cosmic-ray whose mutants don't always fail by their types.
 _OPERATORS = (
     "AddNot",
     "ExceptionReplacer",
@@ -107,7 +107,7 @@ class Mutant(NamedTuple):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Which it is, whatever else changes in the file."""
+        """Its identity, independent of other changes in the file."""
         return self.file, self.operator, self.before, self.after
 
     def apply(self, code: str) -> str:
@@ -159,7 +159,7 @@ def _mutate(code, operator, occurrence):
 
 
 def _without_annotations(code: str) -> str | None:
-    """Returns what code does, in one way of writing; None if it is no Python."""
+    """Returns a normal form of code; None if it is not Python."""
     try:
         tree = ast.parse(code)
     except SyntaxError:

@@ -36,7 +36,7 @@ from mutants import PARTS, ROOT, Mutant, sample
 RESULTS = ROOT / "benchmarks" / "results" / "mutation.csv"
 EQUIVALENT = Path(__file__).parent / "equivalent.csv"
 FIELDS = (*Mutant._fields, "status", "killed_by", "seconds")
-FOLDERS = {"heads": ("heads", "conformance")}  # of tests, where they are not named like the part
+FOLDERS = {"heads": ("heads", "conformance")}  # of tests, if not named like the part
 FOR_ALL = ("test_registered_names.py",)
 _GOAL = 0.9
 _LONG = 3600.0  # seconds for cases that take long
@@ -77,7 +77,7 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
             seconds = round(time.monotonic() - start, 1)
             row = {**mutant._asdict(), "status": status, "killed_by": by, "seconds": seconds}
             others = [row for row in rows_of(RESULTS) if row_key(row) != mutant.key]
-            write(RESULTS, [*others, row])  # of parts that another process tries, too
+            write(RESULTS, [*others, row])  # also of parts that another process tries
             print(f"{status:9} {seconds:6.1f} s  {mutant.file}:{mutant.line}  {by}", flush=True)
 
 

@@ -60,7 +60,7 @@ def state_of(weights, dtype="float32") -> FactoredState:
 
 
 def weights_of(state) -> np.ndarray:
-    """Returns W in float64, from what the state stands for."""
+    """Returns the W that the state represents, in float64."""
     values = FactoredState(*(np.asarray(variable, np.float64) for variable in state))
     transitions = values.transitions[values.row_slot.astype(int)]
     rows = np.einsum("cd,cde->ce", values.v, transitions)

@@ -52,7 +52,7 @@ def integers(rng, *shape) -> np.ndarray:
 
 
 def random_labels(rng, batch, num_labels, num_classes) -> np.ndarray:
-    """Class ids with padding between and behind them; some rows repeat a label."""
+    """Class ids with padding between and after them; some rows repeat a label."""
     labels = rng.integers(-1, num_classes, (batch, num_labels))
     labels[: batch // 4, 1:] = labels[: batch // 4, :1]
     return labels.astype(np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU changes before anything runs on it: it is only said that there is one."""
+"""What a GPU changes before anything runs on it: TensorFlow only reports one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_custom_op_takes_what_is_on_a_gpu():
 
 @pytest.fixture
 def gpu_kernels(monkeypatch):
-    """Sets what asks for GPU kernels, which nobody has asked for before; gives what was loaded."""
+    """Requests GPU kernels for the first time; yields the loaded libraries."""
     loaded = []
     monkeypatch.setattr(library, "_has_gpu_kernels", None)
     monkeypatch.setattr(tf, "load_library", loaded.append)

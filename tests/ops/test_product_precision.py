@@ -20,7 +20,7 @@ SWITCH = tf.config.experimental
 
 @pytest.fixture(autouse=True)
 def fresh_switch(monkeypatch):
-    """TF32 is on, as TensorFlow has it, and nobody has chosen."""
+    """TF32 is on, as by TensorFlow's default, and was not chosen."""
     before = SWITCH.tensor_float_32_execution_enabled()
     monkeypatch.setattr(module, "_is_chosen", False)
     SWITCH.enable_tensor_float_32_execution(True)

@@ -89,7 +89,7 @@ def test_slices_of_the_same_row_are_added_up():
 
 
 def test_rows_without_a_gradient_move_on_as_in_keras():
-    """What RowAdam leaves alone: momentum goes on."""
+    """Unlike in RowAdam, momentum continues."""
     variables = start(), start()
     for kind, variable in zip((FusedAdam, keras.optimizers.Adam), variables, strict=True):
         optimizer = kind(0.1)

@@ -86,7 +86,7 @@ def assert_same(left, right):
 
 
 def bytes_a_class(head):
-    """Of all variables of a head and its optimizer, scalars included."""
+    """The bytes of all variables of a head and its optimizer, including scalars."""
     variables = {id(v): v for v in (*head.variables, *head.optimizer.variables)}
     sizes = [np.prod(v.shape) * tf.as_dtype(v.dtype).size for v in variables.values()]
     return sum(sizes) / head.num_classes

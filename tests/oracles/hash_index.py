@@ -14,7 +14,7 @@ def winners(vectors, elements):
 
 
 def fill_empty(values, is_empty):
-    """Gives empty bins, around a circle, the value of the nearest that is not, the later of two.
+    """Fills empty bins with the value of the nearest non-empty one, cyclically (ties: the later).
 
     Returns None if all of them are empty.
     """

@@ -7,7 +7,7 @@ import numpy as np
 
 
 def parts(vectors, quantization):
-    """What meets the words of each codebook: halves, or all."""
+    """The parts of vectors for each codebook: halves, or all."""
     if quantization == "rq":
         return vectors, vectors
     half = (vectors.shape[1] + 1) // 2

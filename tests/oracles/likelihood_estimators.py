@@ -44,7 +44,7 @@ def log_sigmoid(value):
 
 
 def negatives(example):
-    """o and E of the candidates that are no labels."""
+    """o and E of the candidates that are not labels."""
     return example.logits[~example.hits], example.expected[~example.hits]
 
 

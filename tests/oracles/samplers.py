@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What samplers claim, in NumPy float64, from the definitions; draws in the plainest way."""
+"""Expected counts of samplers in NumPy float64, from the definitions; simple draws."""
 
 from __future__ import annotations
 

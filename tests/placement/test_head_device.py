@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A head on the host beside a trunk elsewhere: a second CPU device plays the GPU."""
+"""A head on the host with a trunk on another device: a second CPU device replaces the GPU."""
 
 from __future__ import annotations
 

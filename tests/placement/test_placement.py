@@ -27,7 +27,7 @@ from tfx_largeout.run_time_checks import after
 
 CLASSES, WIDTH, EXAMPLES = 1009, 16, 8  # no other size is a multiple of CLASSES
 
-# What has no GPU kernel, by file and op: why it stays, and how much goes to the host and back.
+# Ops without a GPU kernel, by file and op: the reason, and how much is copied to the host and back.
 ON_HOST = {
     ("bucket_candidates.py", "StatelessShuffle"): "the order of tables: L numbers",
     ("model_rate.py", "PyFunc"): "a warning, in a branch for steps that give cause; two booleans",

@@ -18,7 +18,7 @@ WEIGHTS = OutputWeights(tf.Variable(tf.ones([CLASSES, WIDTH])), tf.Variable(BIAS
 
 
 def weights_of(sampler):
-    """What a sampler that looks at W gets: for the hidden activations here, its logits are BIAS."""
+    """Weights for a sampler that uses W: for the hidden activations here, its logits are BIAS."""
     if not sampler.looks_at_weights:
         return None
     return WEIGHTS._replace(index=_index_of(sampler)) if sampler.needs_index else WEIGHTS

@@ -68,7 +68,7 @@ def test_counts_that_are_no_numbers(counts):
     ],
 )
 def test_arguments_that_do_not_fit_the_number_of_classes(sampler, num_classes, message):
-    for _ in range(2):  # it stays as it was
+    for _ in range(2):  # it is unchanged
         with pytest.raises(ValueError, match=message):
             sampler.build(num_classes)
         assert sampler.num_classes is None

@@ -107,7 +107,7 @@ def test_draws_are_independent():
     for first, second in [(0, 1), (0, 7), (3, 4)]:
         assert_mean((ids[:, first] == ids[:, second])[:, np.newaxis], same)
         assert_mean((ids[:-1, first] == ids[1:, second])[:, np.newaxis], same)
-    # The number of times that a class comes up in an example is binomial.
+    # The number of draws of a class for an example is binomial.
     best = np.argmax(log_softmax(HIDDEN[:1]))
     p = np.exp(log_softmax(HIDDEN[:1]))[0, best]
     counts = (ids == best).sum(axis=1)

@@ -314,7 +314,7 @@ def test_recall_of_lists_grows_to_one(tmp_path):
     logits = model.predict(X, verbose=0)
     ids = few["ids"].numpy()
     own = np.where(ids < 0, -np.inf, np.take_along_axis(logits, ids, axis=1))
-    np.testing.assert_allclose(few["scores"], own, atol=1e-5)  # what is found has its logit
+    np.testing.assert_allclose(few["scores"], own, atol=1e-5)  # found classes have their logits
 
 
 def test_lists_of_rows_that_are_all_alike(tmp_path):

@@ -208,7 +208,7 @@ def test_what_is_not_finite_stays_with_its_example(bad):
     x[3, 2] = bad
     expected, result = (answer(model, K, index, x=each, activation="softmax") for each in (X, x))
     assert np.isnan(result["scores"][3]).all() and np.isnan(result["log_partition"][3])
-    assert (result["ids"][3] >= 0).all()  # -1 stands for no class, whose probability is 0
+    assert (result["ids"][3] >= 0).all()  # -1: no class, with probability 0
     others = np.arange(len(X)) != 3
     for name, values in result.items():
         np.testing.assert_array_equal(values[others], expected[name][others])
@@ -232,7 +232,7 @@ def test_the_index_of_a_head_and_its_recall(tmp_path):
     before = [weight.numpy() for weight in index.weights]
     model.fit(X, np.arange(len(X)), verbose=0)
     assert any(np.any(old != new) for old, new in zip(before, index.weights, strict=True))
-    assert tlo.serving.recall(model, tmp_path / "old", X, 20) <= 1  # it stays as it was written
+    assert tlo.serving.recall(model, tmp_path / "old", X, 20) <= 1  # the old file is unchanged
 
 
 @pytest.mark.thorough

@@ -20,11 +20,11 @@ STEP_TIMEOUT, HEARTBEAT = 4.0, 10.0  # seconds, of both transports
 GRACE = 8.0  # seconds after a failure until all are ended
 ABORTED, LATE, INVALID = "UnavailableError", "DeadlineExceededError", "InvalidArgumentError"
 GONE = "gone"  # a worker that says nothing more
-LOST = (ABORTED, LATE, GONE)  # where the heartbeat tells of it: TensorFlow raises one or the other
+LOST = (ABORTED, LATE, GONE)  # with a heartbeat: TensorFlow raises one or the other
 
 
 class Behaviour(NamedTuple):
-    """What workers do, and what comes out by rank; a tuple: one of these."""
+    """Actions of workers, and results by rank; a tuple: one of these."""
 
     run: Callable[[Here], Any]
     expected: list[Any]
@@ -57,7 +57,7 @@ def _all_kinds_found(rank: int) -> list[Any]:
 
 
 def _then(here: Here, first: Callable[[Here], Any]) -> list[Any]:
-    """What comes out, or the error, and of a sum after it."""
+    """The result or error of an action, and of a sum after it."""
     try:
         found: Any = first(here)
     except tensorflow.errors.OpError as error:
@@ -213,7 +213,7 @@ class _Here:
 
 
 def simulated(behaviour: Behaviour) -> list[Any]:
-    """What comes out on each simulated worker: numbers, or the name of an error."""
+    """The result on each simulated worker: numbers, or the name of an error."""
     world, found = World(0), [GONE, GONE]
     world.step_timeout, world.heartbeat = STEP_TIMEOUT, HEARTBEAT
     world.faults = 1

@@ -150,7 +150,7 @@ class File(io.BytesIO):
 
 
 class SimulatedPath(PurePosixPath):
-    """What the package uses of `pathlib.Path`."""
+    """The part of `pathlib.Path` that the package uses."""
 
     disk: Any = None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold at each step of workers, whatever happens to them, and of the disk at each change.
+"""Invariants of workers at each step, for any events, and of the disk at each change.
 
 Nothing of the package is used here.
 """
@@ -17,16 +17,16 @@ import numpy as np
 from distribute.simulation.network import Violation
 from distribute.simulation.problem import Problem
 
-# The same on all workers, bit by bit.
+# The same on all workers, bit for bit.
 ALIKE = ("loss", "schedule", "candidates", "rebuild", "resumed", "save", "shared", "end")
 
 
 class Invariants:
-    """What workers have said, and what is on the disk, compared with one process.
+    """The reports of workers, and the files on the disk, compared with one process.
 
     Attributes:
         start: The number of the present start of all workers.
-        size: How many they are.
+        size: The number of workers.
         committed: The step of the newest checkpoint that may not get lost, -1 before one.
         after_power_loss: Whether names of files that were removed may have come back.
     """

@@ -27,23 +27,23 @@ _Invalid = tensorflow.errors.InvalidArgumentError
 
 
 class Killed(BaseException):
-    """The process is no more: nothing that it does from here on has an effect."""
+    """The process has been killed: its further actions have no effect."""
 
 
 class Violation(BaseException):
-    """What must hold does not hold."""
+    """An invariant is violated."""
 
 
 class World:
-    """The clock, what happens when, and the network.
+    """The clock, the events, and the network.
 
     Attributes:
-        trace: What has happened: when, to whom, and what.
+        trace: The events so far: time, process, and kind.
         loss: The share of messages that are lost and sent again.
         latency: The mean seconds of a message.
-        heartbeat: Seconds without a sign of life until the others know.
+        heartbeat: Seconds without a heartbeat until the others know.
         step_timeout: Seconds that a collective waits.
-        faults: How many have come up at this start.
+        faults: The number of faults since this start.
     """
 
     def __init__(self, seed: int) -> None:
@@ -123,7 +123,7 @@ class Process:
         self.peers: list[Process] = [self]
         self.killed = self.over = self.started = False
         self.error: BaseException | None = None  # by which it ended
-        self.broken: BaseException | None = None  # of its collectives, from then on
+        self.broken: BaseException | None = None  # its collectives fail from then on
         self.stopped_until, self.waits_in = 0.0, ""
         self.heard: dict[Any, dict[int, np.ndarray]] = collections.defaultdict(dict)
         self.at: dict[tuple[str, int], Callable[[Process], None]] = {}

@@ -51,7 +51,7 @@ class Problem:
 
     @functools.cached_property
     def weights(self) -> list[Weights]:
-        """The weights before each step, and behind the last one."""
+        """The weights before each step, and after the last one."""
         return [weights for weights, _ in self._trained]
 
     @functools.cached_property

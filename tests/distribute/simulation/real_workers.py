@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same over TensorFlow's collectives, between processes, on a real disk.
 
-    python real_workers.py behaviours FOLDER    # the table; writes the results python
-    real_workers.py seeds FOLDER 20      # runs that are killed, by their seeds
+    python real_workers.py behaviours FOLDER    # the table; writes the results
+    python real_workers.py seeds FOLDER 20      # runs that are killed, by their seeds
 
 Processes are forked from one that has only imported TensorFlow.
 """

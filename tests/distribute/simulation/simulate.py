@@ -49,7 +49,7 @@ KINDS = ("kill", "kill", "stop", "part", "power", "full", "absent", "slow", "dam
 
 
 class Fault(NamedTuple):
-    """What happens to a worker, when it uses the network or the disk for the n-th time."""
+    """An event for a worker, at its n-th use of the network or the disk."""
 
     kind: str
     rank: int
@@ -233,7 +233,7 @@ def first_failure(mutation: str, most: int) -> int | None:
 
 
 def print_run(seed: int, mutation: str | None = None) -> bool:
-    """Runs a seed and prints all that happens; says whether it was as it must be."""
+    """Runs a seed and prints all events; returns whether the run was correct."""
     run = Run(seed)
     print(run.plan)
     violation: BaseException | None = None

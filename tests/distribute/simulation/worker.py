@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker does, simulated or real: it trains a tiny model by the protocol of the package.
+"""A worker, simulated or real, that trains a tiny model by the protocol of the package.
 
-h = e[x] * m of a trunk of an embedding and a vector; a head with the rows W of its classes. All
-that workers tell each other, and what is on the disk, is the package's own: `agree` and `meet`,
-parts of batches, the global batch, routes of rows, means of gradients, the schedule and candidates
-of an index, `CheckpointFolder`. Steps are NumPy, in float64.
+h = e[x] * m from a trunk of an embedding and a vector; a head with the rows W of its classes. All
+messages between workers, and all files, use the package's code: `agree` and `meet`, parts of
+batches, the global batch, routes of rows, means of gradients, the schedule and candidates of an
+index, `CheckpointFolder`. Steps are NumPy, in float64.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TABLES, BUDGET, PERIOD = 3, 4, 2.0
 
 
 class Variable:
-    """What the package takes for a Keras variable."""
+    """A replacement of a Keras variable for the package."""
 
     def __init__(self, path: str, value: np.ndarray) -> None:
         self.path, self.array = path, value.copy()
@@ -176,7 +176,7 @@ class Worker:
         self.observe("rebuild", step, (first, end))
 
     def follow(self, step: int, before: np.ndarray) -> None:
-        """Brings tables up to date by the schedule of all; asks for candidates of all."""
+        """Updates tables by the common schedule; requests candidates of all workers."""
         turn = Turn.of(tf.constant(self.schedule), TABLES)
         first, end = turn.tables.numpy()
         moved = (self.problem.codes(self.kernel) != self.problem.codes(before)).sum()

@@ -111,7 +111,7 @@ def test_in_one_graph_of_unknown_shapes(name, own, monkeypatch):
 
 @every_implementation
 def test_a_row_that_no_one_asked_for_does_no_harm(name, monkeypatch):
-    """Padding is not the row of class 0, whatever stands there."""
+    """Padding is not the row of class 0, with any content of this row."""
     implementation = use(name, monkeypatch)
     kernel = variable(np.array([[np.nan, np.inf], [1.0, 2.0]]))
     for candidates in (np.array([-1, 1]), np.array([[-1, 1]])):

@@ -131,7 +131,7 @@ def test_values(implementation, sizes, has_mean, monkeypatch):
 
 
 def assert_close_but_for_ties(got, expected):
-    """What is next to the middle of two numbers of bfloat16 may be rounded either way."""
+    """A number near the middle of two bfloat16 numbers may be rounded either way."""
     assert_close(got, expected, 4e-3)
     assert np.abs(got - expected).mean() < 1e-4 * np.abs(expected).mean()
 

@@ -76,8 +76,8 @@ def relative_error(own, exact):
 
 
 BATCHES = [3, 20]  # through [B, B] and through [D, D] matrices
-# Of 2 eta lambda, and how much decays. As a factor, 1 - 1e-6 would be off by 1.3e-8 in float32:
-# 4e-5 in all these steps.
+# 2 eta lambda, and the decay. As a factor, 1 - 1e-6 would be off by 1.3e-8 in float32: 4e-5 in all
+# these steps.
 RATES = [(0.001, 1e-6), (0.02, 0.0), (0.9, 0.0), (1.9, 1e-4)]
 
 

@@ -120,7 +120,7 @@ def test_an_empty_bin_takes_the_nearest_value_in_its_circle(name, monkeypatch):
 
 @every_implementation
 def test_a_table_with_an_empty_permutation_has_no_code(name, monkeypatch):
-    """Of K = 5 functions a table, some look at one permutation, some at the next."""
+    """With K = 5 functions per table, some use one permutation, some the next."""
     implementation = use(name, monkeypatch)
     rng = np.random.default_rng(1)
     functions = functions_of("dwta", rng, 7, 2, 20)  # 3 bins; one coordinate is in none

@@ -48,7 +48,7 @@ class Case:
         return self.kernel.shape[0]
 
     def rows(self):
-        """The kernel as NumPy has it."""
+        """The kernel in NumPy."""
         return tf.cast(self.kernel, tf.float32).numpy()
 
     def write(self, ids, rows):
@@ -75,7 +75,7 @@ class Case:
         return int(moved)
 
     def build_expected(self, first, end):
-        """Brings expected codes up to date; returns how many classes must move."""
+        """Updates expected codes; returns how many classes must move."""
         codes = expected_codes(self.rows(), self.functions, self.num_tables, self.hashes)
         before = self.codes.copy()
         self.codes[:, first:end] = codes[:, first:end]
@@ -160,7 +160,7 @@ def test_rows_without_a_mark_keep_their_place(name, kind, monkeypatch):
     case.update([], 0, 3)
     case.build_expected(0, 3)
     case.write(np.arange(20), random_vectors(case.rng, 20, 10))
-    case.write([30], np.nan)  # nobody looks at it
+    case.write([30], np.nan)  # never read
     assert case.update([], 0, 3) == 0
     case.built_at[:] = case.now
     case.check()

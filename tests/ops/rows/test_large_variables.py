@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large variables are saved and loaded some rows at a time, as Keras does it with whole ones."""
+"""Large variables are saved and loaded in blocks of rows, equal to Keras's whole ones."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_an_age_does_not_wrap(name, monkeypatch):
     implementation = use(name, monkeypatch)
     rule, last = RowRule("adam", (0.9, 0.999, 1e-7)), 2**31 - 1
     ages = [last - 5, last - 1, last]
-    # Behind the end the correction is 1, so a row as old as that goes on as any old row does.
+    # Beyond the limit the correction is 1, so such a row continues like any old row.
     own, young = (Weights.of(np.ones((3, 5)), rule) for _ in range(2))
     own.slots[2][:], young.slots[2][:] = ages, 10**6
     own, young = own.variables(), young.variables()
