@@ -31,12 +31,14 @@ DEVICES = [f"/device:CPU:{rank}" for rank in range(MOST)]
 OWN = threading.local()  # the workers of a thread
 
 
-def on_all(run, size=2, **options):
+def on_all(run, size=2, data_replicas=1, **options):
     """Returns what `run(workers)` returns on each worker, or the error that it raises."""
     found = [None] * size
 
     def work(rank):
         OWN.workers = ConnectedWorkers(size, rank, DEVICES[rank], WaitLimit(30.0), **options)
+        if data_replicas > 1:
+            OWN.workers.divide(data_replicas)
         with tf.device(DEVICES[rank]):
             try:
                 found[rank] = run(OWN.workers)

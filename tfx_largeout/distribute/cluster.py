@@ -48,6 +48,7 @@ def connect(
     step_timeout: float = 600.0,
     heartbeat_timeout: float = 30.0,
     wire_dtype: str = "float32",
+    data_replicas: int = 1,
 ) -> Workers:
     """Joins the workers that train a model together. With one process nothing happens.
 
@@ -71,13 +72,19 @@ def connect(
             sums are taken in float32, and weights, evaluation and checkpoints stay as they are.
             The rows of a `FactoredHead` and of a `RowEmbedding` are sent in full. Default
             `"float32"`.
+        data_replicas: G, a divisor of the number of workers R: how many copies of a head's classes
+            there are. Workers are divided into G groups of R / G, of neighbors by rank; the classes
+            are spread over each group, which takes its part of the batch. Those that have the same
+            classes add up their gradients, and stay equal. For many workers, of which few hold W:
+            each then receives h of 1 / G of the batch. For `SampledHead` and `ExactSoftmaxHead`.
+            Default 1.
 
     Returns:
         The workers: `size`, and the `rank` of this one.
 
     Raises:
         ValueError: An argument or TF_CONFIG is wrong; workers have other versions of this package,
-            TensorFlow, Keras or Python, or another `wire_dtype`.
+            TensorFlow, Keras or Python, or another `wire_dtype` or `data_replicas`.
         RuntimeError: The port of this worker is taken, TensorFlow has computed something already,
             or the process is connected.
     """
@@ -86,6 +93,7 @@ def connect(
     heartbeat_timeout = number_argument("heartbeat_timeout", heartbeat_timeout, above=0)
     if wire_dtype not in _WIRE_DTYPES:
         raise ValueError(f"wire_dtype must be one of {_WIRE_DTYPES}; got {wire_dtype!r}")
+    data_replicas = integer_argument("data_replicas", data_replicas, at_least=1)
     if not current().alone:
         raise RuntimeError(
             f"connect must be called once in a process; got a second call, with {current().size} "
@@ -94,13 +102,20 @@ def connect(
     place = _of_environment() if addresses is None else _of_arguments(addresses, rank)
     if place is None or len(place.addresses) == 1:
         return current()
+    if len(place.addresses) % data_replicas:
+        raise ValueError(
+            f"data_replicas must divide the number of workers, {len(place.addresses)}; got "
+            f"{data_replicas}"
+        )
     _check_addresses(place.addresses)
     _check_port(place.addresses[place.rank])
     workers = _join(place, timeout, step_timeout, heartbeat_timeout, tf.as_dtype(wire_dtype))
     atexit.register(time.sleep, _PAUSE)
     explain_at_exit(place.tasks, place.addresses, place.rank)
     agree(workers, "connect", _versions())
-    agree(workers, "connect", {"wire_dtype": wire_dtype})
+    agree(workers, "connect", {"wire_dtype": wire_dtype, "data_replicas": data_replicas})
+    if data_replicas > 1:
+        workers.divide(data_replicas)
     set_current(workers)
     return workers
 

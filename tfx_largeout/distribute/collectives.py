@@ -37,6 +37,7 @@ class ConnectedWorkers(Workers):
         limit: To how long a collective waits for the others.
         server: What must live as long as the workers are connected.
         wire_dtype: As of `Workers`.
+        group_key: What tells them from others of as many workers. Default: they are all.
     """
 
     def __init__(
@@ -47,12 +48,19 @@ class ConnectedWorkers(Workers):
         limit: WaitLimit,
         server: Any = None,
         wire_dtype: tf.DType = tf.float32,
+        group_key: int | None = None,
     ) -> None:
         super().__init__(size, rank, wire_dtype)
         self._device, self._limit, self._server = device, limit, server
+        self._group_key = _GROUP + size if group_key is None else group_key
         self._uses: weakref.WeakKeyDictionary[Any, collections.Counter[str]] = (
             weakref.WeakKeyDictionary()
         )
+
+    def some(self, ranks: range) -> ConnectedWorkers:
+        key = zlib.crc32(str(ranks).encode()) % _PRIME
+        own = ranks.index(self.rank), self._device, self._limit, self._server, self.wire_dtype
+        return ConnectedWorkers(len(ranks), *own, key)
 
     def gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
         y = self._run(tf.raw_ops.CollectiveGatherV2, "gather/" + name, x, x[tf.newaxis])
@@ -69,13 +77,15 @@ class ConnectedWorkers(Workers):
     def _run(
         self, collective: Callable[..., tf.Tensor], name: str, x: tf.Tensor, sent: tf.Tensor
     ) -> tf.Tensor:
+        if self.size == 1:  # a group of one of several
+            return sent
         with tf.device(self._device):
             # Where nothing is sent, TensorFlow's collective ends the process.
             with tf.control_dependencies(_check_not_empty(x, name) + self._limit.turn()):
                 y = collective(
                     input=sent,
                     group_size=self.size,
-                    group_key=_GROUP + self.size,
+                    group_key=self._group_key,
                     instance_key=_instance_key(self._numbered(name), x),
                     ordering_token=[],
                     communication_hint="ring",

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The global batch: the examples of all workers, or what belongs to them, on each worker."""
+"""The global batch: the examples of all workers, or what belongs to them, on each worker.
+
+Of workers that are divided into groups, it is the batch of a group.
+"""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -24,6 +28,7 @@ class GlobalBatch(NamedTuple):
     mask: tf.Tensor | None  # [N] bool
     own: tf.Tensor | None  # [n], where those of this worker stand; None: they are all there are
     label_values: tf.Tensor | None = None  # [N, K], of the dtype of h
+    most: tf.Tensor | None = None  # [] int64, at least N of each group
 
     def of_this_worker(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the part of `values` `[N, ...]` that belongs to this worker's examples."""
@@ -56,7 +61,7 @@ def gather_examples(
 
     The parts may be of any sizes, 0 included. Examples whose weight is -0.0 were added by `shard`
     to make parts equal, and are left out. The gradient of h is summed over workers, each of which
-    gets its own part, times R: `DataParallel` takes the mean of gradients over workers.
+    gets its own part, times everyone: `DataParallel` takes the mean of gradients over them.
 
     Site, phase and step are as `meet` takes them; h is float32 or float64, and the rest as in
     `GlobalBatch`: on all workers or on none, of any K. Alone, the batch is what is given.
@@ -75,11 +80,47 @@ def gather_examples(
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             upstream = tf.ensure_shape(upstream, [None, hidden.shape[1]])
             own = parts.sum_of_own(upstream, f"{site}/hidden_gradient")
-            return own * tf.constant(workers.size, hidden.dtype)
+            return own * tf.constant(workers.everyone.size, hidden.dtype)
 
         return tf.identity(every), gradient
 
-    return GlobalBatch(everywhere(hidden), label_ids, weights, mask, parts.own, label_values)
+    every = everywhere(hidden)
+    return GlobalBatch(every, label_ids, weights, mask, parts.own, label_values, parts.most)
+
+
+def of_all_groups(
+    workers: Workers, site: str, most: tf.Tensor | None, columns: Sequence[tf.Tensor | None]
+) -> list[tf.Tensor | None]:
+    """Returns numbers or flags of the examples of all groups, by group, of those of this one.
+
+    One collective. The first column has a gradient. Undivided workers have them all.
+
+    Args:
+        workers: A group.
+        site: The name of the head.
+        most: As of the `GlobalBatch`.
+        columns: Some `[N]`, others None, which stay.
+    """
+    replicas = workers.replicas
+    if replicas.alone:
+        return list(columns)
+    given = [column for column in columns if column is not None]
+    wide = tf.float64 if any(x.dtype == tf.float64 for x in given) else tf.float32
+    number = tf.shape(given[0], tf.int64)[0]
+    table = tf.stack([*(tf.cast(x, wide) for x in given), tf.ones([number], wide)], axis=1)
+    missing = [[0, tf.maximum(most, 1) - number], [0, 0]]
+    every = replicas.gather(tf.pad(tf.stop_gradient(table), missing), f"{site}/groups")
+    there = every[:, :, -1] != 0
+    first = tf.math.count_nonzero(there[: replicas.rank])
+    rows = tf.boolean_mask(every, there)
+    found = [tf.cast(rows[:, at], x.dtype) for at, x in enumerate(given)]
+
+    @tf.custom_gradient
+    def with_own_part(x: tf.Tensor) -> Any:
+        return tf.identity(found[0]), lambda upstream: upstream[first : first + number]
+
+    of_all = iter([with_own_part(given[0]), *found[1:]])
+    return [None if column is None else next(of_all) for column in columns]
 
 
 def gather_labels(
@@ -124,7 +165,9 @@ def _gathered(
     sent = workers.sent_dtype(dtype) if when[0] == TRAIN else dtype
     rows, num_labels = tf.unstack(tf.shape(label_ids, tf.int64))
     form = 4 * (label_values is not None) + 2 * (weights is not None) + (mask is not None)
-    heard = meet(workers, when[0], site, when[1], form, [rows, num_labels])
+    heard = meet(workers.everyone, when[0], site, when[1], form, [rows, num_labels])
+    of_groups = tf.reshape(heard, [-1, workers.size, 2])
+    heard = of_groups[workers.replicas.rank]
     most = tf.reduce_max(heard[:, 1])
     if width == 0:
         most = tf.maximum(most, 1)  # a collective needs something to send
@@ -140,6 +183,7 @@ def _gathered(
         columns.append(packed(tf.pad(label_values, missing), dtype))
 
     parts = Parts(workers, heard[:, 0])
+    parts.most = tf.reduce_max(tf.reduce_sum(of_groups[:, :, 0], axis=1))
     every = parts.gathered(tf.concat(columns, axis=1), f"{site}/examples")
     real = all_weights = all_mask = all_values = None
     if weights is not None:
@@ -164,6 +208,8 @@ class Parts:
         workers: More than one.
         sizes: `[R]` int64: how many examples each has.
     """
+
+    most: tf.Tensor | None = None  # at least the number of examples of each group of workers
 
     def __init__(self, workers: Workers, sizes: tf.Tensor) -> None:
         self._workers = workers

@@ -19,19 +19,47 @@ class Workers:
     call has a name. A transport defines `gather`, `add_up` and `exchange`; the rest is made of
     these. `Alone` stands for one process.
 
+    They may be divided: those of a group have all classes, each a part, and each group has a part
+    of the batch. Those of equal rank within their groups have the same classes: replicas.
+
     Args:
         size: The number of workers R.
         rank: The number of this one.
         wire_dtype: In which float32 activations and gradients are sent, float32 or bfloat16.
+
+    Attributes:
+        everyone: All workers, of which these may be some.
+        group: Those of everyone that divide the classes with this one. Default: everyone.
     """
 
     def __init__(self, size: int, rank: int = 0, wire_dtype: tf.DType = tf.float32) -> None:
         self.size, self.rank, self.wire_dtype = size, rank, wire_dtype
+        self.everyone: Workers = self
+        self.group: Workers = self
+        self._replicas: Workers | None = None
+
+    @property
+    def replicas(self) -> Workers:
+        """Those that have the same classes as this worker, by the number of their group."""
+        return self._replicas or ALONE
 
     @property
     def alone(self) -> bool:
         """Whether there is one worker only. For this folder: others need not ask."""
-        return self.size == 1
+        return self.everyone.size == 1
+
+    def divide(self, data_replicas: int) -> None:
+        """Makes so many groups of equal size, each of neighbors by rank."""
+        members = self.size // data_replicas
+        group, place = divmod(self.rank, members)
+        self.group = self.some(range(group * members, (group + 1) * members))
+        self._replicas = self.some(range(place, self.size, members))
+        self.group._replicas = self._replicas
+        self.group.everyone = self._replicas.everyone = self
+
+    def some(self, ranks: range) -> Workers:
+        """Returns those with some ranks, of which this worker has one, as workers of their own."""
+        raise NotImplementedError
 
     def gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns what all workers have, `[R, ...]`; not bfloat16, not bool. No gradient."""
@@ -79,6 +107,21 @@ class Workers:
         @tf.custom_gradient
         def run(x: tf.Tensor) -> Any:
             return tf.identity(x), lambda upstream: self.add_up(upstream, "of/" + name)
+
+        return run(x)
+
+    def by_group(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns x, which everyone has, where each group has a part of its gradient: times groups.
+
+        So the mean over workers, which `DataParallel` takes, is the sum of the parts.
+        """
+        if self.replicas.alone:
+            return x
+
+        @tf.custom_gradient
+        def run(x: tf.Tensor) -> Any:
+            groups = tf.constant(self.replicas.size, x.dtype)
+            return tf.identity(x), lambda upstream: upstream * groups
 
         return run(x)
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.class_filter import NEVER, ClassFilter, excluded_ids, ranks_without
 from tfx_largeout.distribute.class_shard import own_rows
+from tfx_largeout.distribute.global_batch import of_all_groups
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.head_device import on_device, place_methods
@@ -73,6 +74,8 @@ class Head(keras.layers.Layer):
     gives: ClassVar[tuple[type, ...]] = ()
     # Whether several workers can each hold the rows of a part of the classes.
     spreads_classes: ClassVar[bool] = False
+    # Whether there may be several of each row, which take the same steps: `data_replicas`.
+    has_replicas: ClassVar[bool] = False
     # The s of logits s cos(theta); None for others. See `CosineLogits`.
     cosine_scale: float | None = None
     # Whether its weights may be bfloat16.
@@ -469,6 +472,7 @@ class HeadOutput:
         self.head = head
         self.exclude = exclude
         self.excluded_of_all: tf.Tensor | None = None  # if examples are the global batch
+        self.most: tf.Tensor | None = None  # likewise: `most` of the `GlobalBatch`
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
@@ -600,6 +604,14 @@ class HeadOutput:
             self._whole.setdefault(key, (given, whole))
         output, labels, weights, mask = whole
         return output, labels, None if sample_weight is None else weights, mask
+
+    def of_all_groups(self, *columns: tf.Tensor | None) -> list[tf.Tensor | None]:
+        """Returns columns `[N]` of what `over_workers` returned, for the examples of all groups.
+
+        Where workers are not divided into groups, and where one is None, it is what is given. The
+        first one has a gradient.
+        """
+        return of_all_groups(self.head.workers, self.head.name, self.most, columns)
 
     def filtered_ranks(
         self, y_true: Any, excludes: bool = True, groups: tf.Tensor | None = None, key: Any = None

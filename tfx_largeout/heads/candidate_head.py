@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.over_workers import refuse_replicas_of_classes, seed_of_group
 from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
@@ -57,6 +58,8 @@ class CandidateHead(KernelHead):
             require_alone(f"a head whose candidates depend on W, by {self.sampler!r},")
         if index is not None and not index.spreads_classes:
             require_alone(f"a head with an index of all classes, {index!r},")
+        if self.sampler.looks_at_weights or index is not None:
+            refuse_replicas_of_classes(f"a head with {index or self.sampler!r}")
         if index is not None and input_shape[-1] is not None:
             index.check_shape(self.num_classes, input_shape[-1])
         self.sampler.build(self.num_classes)
@@ -110,6 +113,8 @@ class CandidateHead(KernelHead):
         returns only classes whose rows are on this worker.
         """
         seed = seed_of_step(self.seed, *self.step_and_draw())
+        if self.sampler.num_candidates(1)[1]:  # an example's own, by its place in the batch
+            seed = seed_of_group(seed, self.workers)
         if self.index is not None:
             self.index.build_once(self.kernel, self.bias)
         weights = OutputWeights(self.kernel, self.bias, self.index, self.rows)

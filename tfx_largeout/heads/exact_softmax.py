@@ -14,6 +14,7 @@ from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.softmax_head import SoftmaxHead, at_most_1
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
 from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
@@ -82,6 +83,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
     gives: ClassVar[tuple[type, ...]] = (*SoftmaxHead.gives, MarginStatistics)
     trainable_kernel: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = True
+    has_replicas: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -110,6 +112,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
+        self.replicate()
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels
@@ -129,7 +132,7 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
         if kind is not MarginStatistics:
             return super().as_statistics(kind, labels, values, residuals, anchor)
         targets, rest = _without_targets(*values)
-        return MarginStatistics(labels, targets, rest, self.scale)
+        return MarginStatistics(labels, targets, rest, self.workers.by_group(self.scale))
 
     def backward(
         self,
@@ -159,20 +162,29 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
     def _step_on_all(self, gone: BackwardPass, update: bool) -> tf.Tensor:
         selection, *_ = gone.residuals
         target_gradient, log_z_gradient, *mean_gradient = gone.gradients
-        return softmax_update(
-            self.kernel,
-            self.bias,
-            self.slots_of(self.kernel),
-            self.slots_of(self.bias),
+        of_examples = (
             tf.cast(gone.hidden, self.statistics_dtype),
             self.rows.of(gone.labels.ids),
             selection.logsumexp,
             target_gradient,
             log_z_gradient,
+        )
+        # The ops divide by the number of rows on this worker.
+        mean = self.rows.share * mean_gradient[0] if mean_gradient else None
+        if update and self.replicated is not None:
+            found = softmax_gradients(
+                self.kernel, self.bias, *of_examples, mean, products=self.products
+            )
+            return self.take_step_by(self.replicated.sum_of_all(found))
+        return softmax_update(
+            self.kernel,
+            self.bias,
+            self.slots_of(self.kernel),
+            self.slots_of(self.bias),
+            *of_examples,
             self.rule_of(self.kernel),
             self.present_rate,
-            # The op divides by the number of rows on this worker.
-            mean_gradient=self.rows.share * mean_gradient[0] if mean_gradient else None,
+            mean_gradient=mean,
             products=self.products,
             update=update,
         )

@@ -293,6 +293,7 @@ class _UpdateByHead:
         weights = example_weights(output.hidden, sample_weight, mask)
         weights = tf.where(has_label, weights, 0)
         values = tf.where(weights != 0, tf.cast(values, metric.dtype), 0)
+        values, weights = output.of_all_groups(values, weights)
         keras.metrics.Mean.update_state(metric, values, weights)
 
     def _warn(self, head: Any) -> None:

@@ -19,7 +19,7 @@ _ANY_CLASS = 2**62
 
 
 def workers_of(head: Any, width: int) -> Workers:
-    """Returns the workers among which a head that is built spreads its classes.
+    """Returns the group of workers among which a head that is built spreads its classes.
 
     Raises:
         RuntimeError: The head can't be spread over workers.
@@ -32,9 +32,12 @@ def workers_of(head: Any, width: int) -> Workers:
             f"spread over workers yet; got {workers.size} workers. SampledHead can: see "
             "docs/guides/several_workers.md."
         )
-    if classes < workers.size:
+    if not head.has_replicas:
+        refuse_replicas_of_classes(f"{kind} {head.name!r}")
+    group = workers.group
+    if classes < group.size:
         raise ValueError(
-            f"num_classes must be at least the number of workers, {workers.size}; got {classes}"
+            f"num_classes must be at least the number of workers, {group.size}; got {classes}"
         )
     facts = {
         "num_classes": classes,
@@ -43,7 +46,23 @@ def workers_of(head: Any, width: int) -> Workers:
         "the configuration": lambda: [kind, head.get_config()],
     }
     agree(workers, f"head {head.name!r}", facts)
-    return workers
+    return group
+
+
+def refuse_replicas_of_classes(what: str) -> None:
+    """Raises a RuntimeError where workers have replicas of classes, for what can't have any."""
+    replicas = current().replicas
+    replicas.refuse_several(
+        f"{what} must be built with data_replicas=1 of tlo.distribute.connect; got "
+        f"data_replicas={replicas.size}. SampledHead without an index and ExactSoftmaxHead can "
+        "have more: see docs/guides/several_workers.md."
+    )
+
+
+def seed_of_group(seed: tf.Tensor, workers: Workers) -> tf.Tensor:
+    """Returns the seed of what is drawn for each example by its place in the batch of a group."""
+    replicas = workers.replicas
+    return seed if replicas.alone else tf.random.fold_in(seed, replicas.rank)
 
 
 def whole_batch(
@@ -55,6 +74,7 @@ def whole_batch(
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
     batch = gather_examples(head.workers, head.name, *when, hidden, *of_labels)
     whole = type(output)(head, batch.hidden, output.training)
+    whole.most = batch.most
     labels, whole.excluded_of_all = labels_of_all(head, batch, filtered)
     return whole, labels, batch.weights, batch.mask
 

@@ -9,11 +9,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.distribute.class_shard import mark_slots
+from tfx_largeout.heads.replicated_rows import ReplicatedRows
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.memory import Weight
+from tfx_largeout.ops.candidates.candidate_gradients import candidate_gradients
 from tfx_largeout.ops.candidates.candidate_update import candidate_update
+from tfx_largeout.ops.candidates.row_gradients import RowGradients
 from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.ops.rows.row_rule import RowRule
+from tfx_largeout.ops.rows.row_update import row_update
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
@@ -50,6 +54,9 @@ class RowUpdatingHead(SelfUpdatingHead):
     def __init__(self, num_classes: int, optimizer: RowOptimizer, **kwargs: Any) -> None:
         super().__init__(num_classes, **kwargs)
         self.optimizer = optimizer
+
+    # Where other workers have the same rows; see `data_replicas`.
+    replicated: ReplicatedRows | None = None
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         self.optimizer.check_dtypes({self.variable_dtype})  # before anything is created
@@ -111,6 +118,21 @@ class RowUpdatingHead(SelfUpdatingHead):
         self.optimizer.build(own)
         mark_slots(self.optimizer.variables, own)
 
+    def replicate(self) -> None:
+        """Has the rows of W and b start as those of other workers that have the same classes."""
+        replicas = self.workers.replicas
+        if replicas.alone:
+            return
+        with tf.init_scope():
+            self.replicated = ReplicatedRows(replicas, self.kernel, self.bias, self.name)
+            self.replicated.start_alike()
+
+    @property
+    def unsaved_variables(self) -> list[tf.Variable]:
+        """As `SelfUpdatingHead`, and those in which gradients are added up."""
+        sums = [] if self.replicated is None else self.replicated.sums.variables
+        return [*super().unsaved_variables, *sums]
+
     def slots_of(self, weight: Any) -> list[tf.Variable]:
         """Returns the slots of a weight; an empty list for None."""
         return [] if weight is None else self.optimizer.slots_of(weight)
@@ -119,9 +141,23 @@ class RowUpdatingHead(SelfUpdatingHead):
         self, kernel: Any, bias: Any, batch: CandidateGradients, update: bool
     ) -> tf.Tensor:
         """Updates the rows of W and b that a batch touches; returns dL/dh."""
+        if update and self.replicated is not None:
+            found = candidate_gradients(kernel, bias, self.replicated.sums, *batch)
+            return self.take_step_by(self.replicated.sum_of_some(found, self.step_number))
         slots = self.slots_of(kernel), self.slots_of(bias)
         step = self.rule_of(kernel), self.present_rate
         return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
+
+    def take_step_by(self, found: RowGradients) -> tf.Tensor:
+        """Takes the step with rows of W and b whose gradients are known; returns dL/dh."""
+        with tf.control_dependencies([found.hidden]):
+            ids = tf.identity(found.ids)
+        rule, rate = self.rule_of(self.kernel), self.present_rate
+        row_update(self.kernel, self.slots_of(self.kernel), ids, found.kernel, rule, rate)
+        if self.bias is not None:
+            rule = rule._replace(random_bits=rule.random_bits.of_bias())
+            row_update(self.bias, self.slots_of(self.bias), ids, found.bias, rule, rate)
+        return found.hidden
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -71,6 +71,7 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
 
     trainable_kernel: ClassVar[bool] = False
     spreads_classes: ClassVar[bool] = True
+    has_replicas: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -101,9 +102,11 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
         refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
+        self.replicate()
 
     def as_statistics(self, *arguments: Any) -> CandidateStatistics:
-        return super().as_statistics(*arguments)._replace(scale=self.scale)
+        scale = None if self.scale is None else self.workers.by_group(self.scale)
+        return super().as_statistics(*arguments)._replace(scale=scale)
 
     def backward(
         self,

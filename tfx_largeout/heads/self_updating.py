@@ -190,7 +190,8 @@ class SelfUpdatingHead(Head):
 
             return (*values, tf.identity(anchor)), backward_pass
 
-        *values, anchor = run(hidden, tf.convert_to_tensor(self.gradient_anchor))
+        anchor = self.workers.by_group(tf.convert_to_tensor(self.gradient_anchor))
+        *values, anchor = run(hidden, anchor)
         return self.as_statistics(kind, labels, tuple(values), residuals, anchor)
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
 from tfx_largeout.heads.kernel_head import KernelHead
+from tfx_largeout.heads.over_workers import seed_of_group
 from tfx_largeout.heads.update_switch import seed_argument, seed_of_step
 from tfx_largeout.labels import Labels
 from tfx_largeout.memory import StepMemory, StepSize
@@ -66,7 +67,7 @@ class SoftmaxHead(KernelHead):
     @property
     def present_seed(self) -> tf.Tensor:
         """The seed of the present step, `[2]` int64."""
-        return seed_of_step(self.seed, *self.step_and_draw())
+        return seed_of_group(seed_of_step(self.seed, *self.step_and_draw()), self.workers)
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
         """As `Head`: the kept entries, about S per example, and the tensors made of them."""

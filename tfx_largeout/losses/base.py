@@ -193,13 +193,14 @@ class HeadLoss(keras.losses.Loss):
                 masked_in = example_weights(output.hidden, None, mask) != 0
                 counts = masked_in if counts is None else counts & masked_in
             if counts is not None:
-                values, counts = tf.where(counts, values, 0), output.unflatten(counts)
-            values = output.unflatten(values)
+                values = tf.where(counts, values, 0)
             of_labels = labels.mean_weight
             if of_labels is not None:
                 weights = of_labels if weights is None else weights * of_labels
-            if weights is not None:
-                weights = output.unflatten(weights)
+            values, counts, weights = (
+                None if column is None else output.unflatten(column)
+                for column in output.of_all_groups(values, counts, weights)
+            )
         if counts is not None:
             set_mask(values, counts)
         # The base class weighs, masks and reduces; `call` receives the values unchanged.

@@ -165,6 +165,7 @@ class ExactMetric(EvaluationMetric):
         weights = example_weights(batch, sample_weight, mask)
         weights = tf.where(tf.reduce_any(statistics.labels.mask, axis=-1), weights, 0)
         terms = [tf.math.multiply_no_nan(each, weights) for each in (numerator, denominator)]
+        terms = terms if output is None else output.of_all_groups(*terms)
         for tell in _TOLD:
             tell(self, *terms)
         self.numerator.assign_add(tf.reduce_sum(terms[0]))
