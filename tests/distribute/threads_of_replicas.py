@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +18,7 @@ import training
 import tfx_largeout as tlo
 from tfx_largeout.distribute.workers import ALONE
 
-SIZES = ((2, 2), (4, 2), (4, 4))  # workers, groups
+SIZES = ((2, 2), (4, 2))  # workers, groups
 WEIGHTS = np.linspace(0.5, 1.5, 9).astype("float32")
 WEIGHTS[4] = 0
 
@@ -62,13 +63,16 @@ def compare(make, loss, sizes=SIZES):
         run = functools.partial(step_of, make=make, loss=loss, parts=parts)
         steps = threads.on_all(run, size, groups)
         members = size // groups
-        for rank, step in enumerate(steps):
+        for step in steps:
             assert isinstance(step, dict), step
+        scalars = np.mean([step["scalars"] for step in steps], axis=0)
+        assert_close(scalars, expected["scalars"], (size, groups, "scalars"))
+        for rank, step in enumerate(steps):
             for name, of_one in expected.items():
+                if name == "scalars":
+                    continue
                 if name == "h":
                     of_one = size * of_one[parts[rank]]
-                elif name == "scalars":
-                    step[name] = np.mean([each[name] for each in steps], axis=0)
                 elif name not in ("loss", "evaluated"):  # by class, and the same in each group
                     np.testing.assert_array_equal(step[name], steps[rank % members][name])
                     of_one = of_one[rank % members :: members]
@@ -80,12 +84,106 @@ def assert_close(got, expected, what):
     np.testing.assert_allclose(got, expected, rtol=2e-6, atol=scale, err_msg=str(what))
 
 
+HEADS = {
+    "sampled": training.sampled,
+    "bernoulli": lambda: training.sampled(training.SAMPLERS["bernoulli"]()),
+    "explicit": lambda: training.sampled(explicit_classes=[0, 5, 202]),
+    "adam": lambda: training.sampled(optimizer=tlo.optimizers.RowAdam(0.05, epsilon=1e-3)),
+    "momentum": lambda: training.sampled(
+        optimizer=tlo.optimizers.RowSGD(0.1, 0.9, weight_decay=0.1, row_clip_norm=0.05)
+    ),
+}
+
+
 def check_sampled_softmax():
-    compare(training.sampled, tlo.losses.ComplementarySum())
+    compare(HEADS["sampled"], tlo.losses.ComplementarySum())
 
 
+@pytest.mark.thorough
 def check_exact_softmax():
-    compare(training.exact, tlo.losses.SoftmaxCrossentropy(label_smoothing=0.2))
+    loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=0.2)
+    compare(training.exact, loss, [(4, 2)])
+    whole = functools.partial(training.exact, num_selected=training.CLASSES)
+    compare(whole, loss, [(4, 2)])
+
+
+def cosines(kind, *arguments, **options):
+    options |= {**training.weights(), "cosine_scale": 5.0, "learn_scale": True, "seed": 1}
+    del options["bias_initializer"]
+    return kind(training.CLASSES, *arguments, tlo.optimizers.RowAdagrad(0.1), **options)
+
+
+@pytest.mark.thorough
+def check_learned_scalars():
+    """Log Z of NCE, and the scale of cosines."""
+    compare(HEADS["sampled"], tlo.losses.NoiseContrastive("learned"), [(4, 2)])
+    sampled = functools.partial(cosines, tlo.heads.SampledHead, tlo.samplers.LogUniform(40))
+    compare(sampled, tlo.losses.SampledSoftmax(cosine_margin=0.1), [(4, 2)])
+    exact = functools.partial(cosines, tlo.heads.ExactSoftmaxHead, backward="all")
+    compare(exact, tlo.losses.SoftmaxCrossentropy(cosine_margin=0.1), [(4, 2)])
+
+
+def check_starts_and_rows_that_differ():
+    """Replicas start as the first one; rows that one worker sets are noticed in the step."""
+
+    def run(workers):
+        start = keras.initializers.RandomNormal()  # without a seed: each has another one
+        head = tlo.heads.SampledHead(
+            training.CLASSES,
+            tlo.samplers.LogUniform(40),
+            tlo.optimizers.RowAdam(0.1),
+            kernel_initializer=start,
+            seed=1,
+            name="head",
+        )
+        head.build((None, training.WIDTH))
+        found = head.kernel.numpy()
+        if workers.rank == 1:
+            head.kernel.assign(found + 1)
+        loss = tlo.losses.ComplementarySum()
+        with pytest.raises(tf.errors.InvalidArgumentError, match="rows of W of the head must be"):
+            tf.function(training_step, autograph=False)(head, loss)
+        return found
+
+    first, second = threads.on_all(run, 2, 2)
+    np.testing.assert_array_equal(first, second)
+
+
+def training_step(head, loss):
+    h = tf.constant(threads.H)
+    with tf.GradientTape() as tape:
+        tape.watch(h)
+        value = loss(threads.Y, head(h, training=True))
+    gradient = tape.gradient(value, h)
+    head.take_step()
+    return gradient
+
+
+def check_what_is_refused():
+    def run(workers):
+        for make, what in (
+            (training.dense, "DenseHead 'head'"),
+            (training.factored, "FactoredHead 'head'"),
+            (functools.partial(training.looking, "shared"), "a head with HashIndex"),
+            (functools.partial(training.looking, "exact_top_k"), "a head with ExactTopK"),
+        ):
+            with pytest.raises(RuntimeError, match=f"{what}.* must be built with data_replicas=1"):
+                make().build((None, training.WIDTH))
+
+    for error in threads.on_all(run, 2, 2):
+        assert error is None, error
+
+
+@pytest.mark.thorough
+def check_heads():
+    for make in HEADS.values():
+        compare(make, tlo.losses.BlackOut(), [(4, 4)])
+
+
+@pytest.mark.thorough
+def check_losses():
+    for loss in training.LOSSES.values():
+        compare(HEADS["sampled"], loss(), [(4, 2)])
 
 
 if __name__ == "__main__":

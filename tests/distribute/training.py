@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains models of each kind; the same program for one process and for a worker.
 
-As a program: python training.py FOLDER some|every, with TF_CONFIG.
+As a program: python training.py FOLDER some|every|replicated DATA_REPLICAS, with TF_CONFIG.
 """
 
 from __future__ import annotations
@@ -333,7 +333,20 @@ def every_run():
     yield "wta_top_k", trained(compiled(looking("wta_top_k"), active_set), epochs=10)
 
 
-RUNS = {"some": some_runs, "every": every_run}
+def replicated_runs():
+    """Those of `every` whose draws are not by the places of examples in the batch of a group."""
+    yield "long", long_run()
+    crossentropy = tlo.losses.SoftmaxCrossentropy
+    yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))
+    yield "all_selected", trained(compiled(exact(num_selected=CLASSES), crossentropy()), epochs=10)
+    parts = keras.optimizers.SGD(0.2, gradient_accumulation_steps=2)
+    yield "accumulated", trained(compiled(sampled(), tlo.losses.BlackOut(), parts))
+    yield "positions", positions_run()
+    yield "with_callbacks", with_callbacks()
+    yield "with_sampled_validation", with_sampled_validation()
+
+
+RUNS = {"some": some_runs, "every": every_run, "replicated": replicated_runs}
 
 
 def stochastic_run() -> dict[str, np.ndarray]:
@@ -394,4 +407,6 @@ def save(folder: Path, number: str, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]), sys.argv[2], tlo.distribute.connect(timeout=180).rank)
+    folder, runs, groups = sys.argv[1:]
+    workers = tlo.distribute.connect(timeout=180, data_replicas=int(groups))
+    save(Path(folder), runs, workers.rank)

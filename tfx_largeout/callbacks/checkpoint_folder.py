@@ -163,9 +163,10 @@ class CheckpointFolder:
 class StoredRun:
     """A checkpoint: one file; with several workers one shared file, and one per worker.
 
-    For arrays with a row per class, each file has the rows of its worker's classes. If another
-    number of workers reads it, rows are distributed anew. State per worker, such as seeds of
-    dropout, comes from worker r % R of the R that wrote it.
+    For arrays with a row per class, each file has the rows of its worker's classes; with data
+    replicas, the files of the first group have them. If another number of workers or groups reads
+    it, rows are distributed anew. State per worker, such as seeds of dropout, comes from worker
+    r % R of the R that wrote it.
 
     Every byte is first compared with its digest. Workers share this work: each checks some of the
     files. Errors as in `CheckpointFile`.
@@ -189,6 +190,16 @@ class StoredRun:
     def num_workers(self) -> int:
         """The number of workers that wrote it."""
         return len(self._parts)
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether another number of workers or groups wrote it."""
+        groups = self._workers.replicas.size
+        return (self.num_workers, self._data_replicas) != (self._workers.size, groups)
+
+    @property
+    def _data_replicas(self) -> int:
+        return self._shared.facts.get("data_replicas", 1)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -217,11 +228,15 @@ class StoredRun:
         return parts
 
     def _dealt(self, name: str) -> np.ndarray:
-        num_classes = sum(part.number_of_rows(name) for part in self._parts)
-        own = ClassShard(self._workers.rank, self._workers.size, num_classes)
+        parts = self._parts[: self.num_workers // self._data_replicas]
+        if name in self._shared.names:  # groups of one worker each have all rows
+            parts = [self._shared]
+        num_classes = sum(part.number_of_rows(name) for part in parts)
+        group = self._workers.group
+        own = ClassShard(group.rank, group.size, num_classes)
         rows: np.ndarray | None = None
-        for writer, part in enumerate(self._parts):
-            written = ClassShard(writer, len(self._parts), num_classes)
+        for writer, part in enumerate(parts):
+            written = ClassShard(writer, len(parts), num_classes)
             if not own.meets(written):
                 continue
             first = 0
@@ -249,7 +264,8 @@ def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
     The shared file has the names and digests of the others. Until it has its final name the
     checkpoint does not exist, and an older one is unchanged, because file names are never reused.
 
-    Each worker writes its rows, and the arrays that differ between workers.
+    Each worker of the first group writes its rows, and each worker the arrays that differ between
+    workers.
     """
     facts, own_facts, arrays, own_arrays, rows = snapshot
     number = int.from_bytes(os.urandom(4), "big")
@@ -262,7 +278,8 @@ def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
 
     def write_part() -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
-        own = [(name, get) for name, get in arrays if name not in alike]
+        left = alike if workers.replicas.rank == 0 else alike | rows
+        own = [(name, get) for name, get in arrays if name not in left]
         return write_checkpoint(part, own_facts, [*own, *own_arrays])
 
     try:
@@ -286,7 +303,8 @@ def _write_files(workers: Workers, path: Path, snapshot: Snapshot) -> None:
             )
         parts = list(zip(names, digests, strict=True))
         shared = [(name, get) for name, get in arrays if name in alike]
-        write_checkpoint(path, {**facts, "rows": sorted(rows), "parts": parts}, shared)
+        divided = {"rows": sorted(rows), "data_replicas": workers.replicas.size}
+        write_checkpoint(path, {**facts, **divided, "parts": parts}, shared)
 
     together(workers, _SITE_OF_FILES, write_shared)
 

@@ -72,7 +72,7 @@ class RunState:
         saved = [name for name, _ in facts["callbacks"]]
         if names != saved:
             raise ValueError(f"callbacks must be as in the checkpoint, {saved}; got {names}")
-        if run.num_workers != current().size:
+        if run.is_of_others:
             self._refuse_arrays_of_callbacks(run)
 
     def restore(self, run: StoredRun) -> bool:
@@ -87,9 +87,8 @@ class RunState:
         if self._trainer is not None:  # first, as it may raise an error
             before = self._trainer.get_state()
             self._trainer.set_state(_arrays_under(_OF_TRAINER, run))
-        anew = run.num_workers != current().size
         try:
-            is_new = self.model.restore(facts["model"], run.array, anew)
+            is_new = self.model.restore(facts["model"], run.array, anew=run.is_of_others)
         except RuntimeError as error:
             if before is not None:
                 self._trainer.set_state(before)
@@ -111,7 +110,8 @@ class RunState:
         if names:
             raise ValueError(
                 "callbacks must keep no arrays where a run goes on with another number of workers, "
-                "as they may have rows of classes that other workers need then; got "
+                "or other data_replicas, as they may have rows of classes that other workers need "
+                "then; got "
                 f"{', '.join(sorted({name.split('/')[1] for name in names}))} of "
                 f"{[type(callback).__name__ for callback in self._callbacks]}, from "
                 f"{run.num_workers} workers for {current().size}"

@@ -59,7 +59,7 @@ class CandidateHead(KernelHead):
         if index is not None and not index.spreads_classes:
             require_alone(f"a head with an index of all classes, {index!r},")
         if self.sampler.looks_at_weights or index is not None:
-            refuse_replicas_of_classes(f"a head with {index or self.sampler!r}")
+            refuse_replicas_of_classes(f"a head with {type(index or self.sampler).__name__}")
         if index is not None and input_shape[-1] is not None:
             index.check_shape(self.num_classes, input_shape[-1])
         self.sampler.build(self.num_classes)

@@ -62,7 +62,9 @@ def refuse_replicas_of_classes(what: str) -> None:
 def seed_of_group(seed: tf.Tensor, workers: Workers) -> tf.Tensor:
     """Returns the seed of what is drawn for each example by its place in the batch of a group."""
     replicas = workers.replicas
-    return seed if replicas.alone else tf.random.fold_in(seed, replicas.rank)
+    if replicas.alone:
+        return seed
+    return tf.cast(tf.random.fold_in(seed, replicas.rank), seed.dtype)
 
 
 def whole_batch(

@@ -44,7 +44,9 @@ class ReplicatedRows:
         for weight in self._weights:
             size = max(_BLOCK // max(weight.shape[1:].num_elements(), 1), 1)
             starts = range(0, weight.shape[0], size)
-            blocks = [tf.range(at, min(at + size, weight.shape[0]), dtype=tf.int64) for at in starts]
+            blocks = [
+                tf.range(at, min(at + size, weight.shape[0]), dtype=tf.int64) for at in starts
+            ]
             bits = tf.stack([sum_of_bits(gather(weight, ids), 0) for ids in blocks])
             heard = self._workers.gather(bits, f"{self._site}/start").numpy()
             for place in (heard != heard[0]).any(axis=0).nonzero()[0]:
@@ -90,7 +92,9 @@ class ReplicatedRows:
         parts = [found.kernel, found.bias][: len(self._weights)]
         flat = tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0)
         flat = self._workers.sum_of_gradients(flat, f"{self._site}/row_gradients")
-        kernel, bias = tf.split(flat, [tf.size(found.kernel), tf.size(flat) - tf.size(found.kernel)])
+        kernel, bias = tf.split(
+            flat, [tf.size(found.kernel), tf.size(flat) - tf.size(found.kernel)]
+        )
         kernel = tf.ensure_shape(tf.reshape(kernel, tf.shape(found.kernel)), found.kernel.shape)
         return found._replace(kernel=kernel, bias=bias)
 
@@ -98,9 +102,10 @@ class ReplicatedRows:
         check = tf.debugging.Assert(
             tf.reduce_all(bits == bits[0]),
             [
-                f"rows of W of head {self._site!r} must be the same on all workers that have the "
-                "same classes; got sums of the bits of some rows by group",
+                "rows of W of the head must be the same on all workers that have the same classes; "
+                "got sums of the bits of some rows by group",
                 bits,
+                f"in {self._site!r}.",
                 "Something has set them on one worker alone, such as an assignment or a callback",
             ],
             summarize=64,
@@ -109,7 +114,9 @@ class ReplicatedRows:
 
 
 def _capacity(number: tf.Tensor) -> tf.Tensor:
-    """Returns a size that is not less, of few: TensorFlow keeps a key for each shape it has sent."""
+    """Returns a size that is not less, one of few: TensorFlow keeps each shape that was sent."""
     unit = tf.maximum(tf.cast(number, tf.float64) / _UNUSED, 1)
-    unit = tf.cast(2 ** tf.floor(tf.math.log(unit) / tf.math.log(tf.constant(2.0, unit.dtype))), tf.int64)
+    unit = tf.cast(
+        2 ** tf.floor(tf.math.log(unit) / tf.math.log(tf.constant(2.0, unit.dtype))), tf.int64
+    )
     return tf.maximum((number + unit - 1) // unit * unit, 1)

@@ -76,7 +76,7 @@ def _write_gathered(model: keras.Model, path: Path) -> None:
     described = state.facts()["variables"]
     agree(workers, "a model of " + _SITE, {"the list of variables": described})
     whole = _on_first(workers, lambda: _begun(model, state))
-    error = _gather(workers, state, whole)
+    error = _gather(workers.group, state, whole)
 
     def write() -> None:
         if error is not None:
