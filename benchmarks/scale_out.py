@@ -5,6 +5,7 @@
     python benchmarks/scale_out.py --only memory        # of a worker of 4, 4 million classes; 8 GB
     python benchmarks/scale_out.py --only overhead      # a step of 2 workers with a thread each
     python benchmarks/scale_out.py --only steps         # of three heads, and their collectives
+    python benchmarks/scale_out.py --only groups        # of a step of 4 workers in 1, 2, 4 groups
     python benchmarks/scale_out.py --only bytes         # received, against the formula of the docs
     python benchmarks/scale_out.py --only collectives   # their times by size
     python benchmarks/scale_out.py --quick              # small, nothing is written
@@ -135,6 +136,27 @@ def steps(quick: bool) -> Iterable[dict[str, Any]]:
             yield {"head": kind, "workers": size, **setting._asdict(), "width": WIDTH, **mean}
 
 
+def groups(quick: bool) -> Iterable[dict[str, Any]]:
+    """Of `data_replicas`: what a worker receives in a step, measured and by scale_out_model.py."""
+    from scale_out_model import Step
+
+    for setting in (QUICK,) if quick else (STEPS[0][1], STEPS[1][1]):
+        for number in (1, 2, 4):
+            found = run_workers(
+                4, "steps", kind="sampled", **setting._asdict(), data_replicas=number
+            )[0]
+            step = Step(
+                "sampled",
+                setting.classes,
+                setting.batch,
+                setting.candidates,
+                trunk=WIDTH * FEATURES + WIDTH,
+            )
+            formula = sum(size for size, _ in step.collectives(4 // number, number))
+            row = {"workers": 4, "groups": number, **setting._asdict(), "width": WIDTH}
+            yield row | {**found, "formula": round(formula)}
+
+
 def bytes_received(quick: bool) -> Iterable[dict[str, Any]]:
     setting = QUICK if quick else BYTES
     for size, wire_dtype in itertools.product((2,) if quick else (2, 4), WIRE_DTYPES):
@@ -167,6 +189,7 @@ PARTS = {
     "memory": memory,
     "overhead": overhead,
     "steps": steps,
+    "groups": groups,
     "bytes": bytes_received,
     "collectives": collectives,
 }

@@ -20,9 +20,10 @@ all-reduce has 2 (R - 1) hops, a gather R - 1, an all-to-all one. *wait*: all wa
 worker, which takes SPREAD sqrt(2 log R) of the work longer than the mean; SPREAD is from repeated
 steps of one process.
 
-Two levels: G groups of M workers, R = G M. A group has all classes, a worker C / M of them; groups
-divide the batch. Within a group everything is as above; then gradients of candidates are added up
-over groups, and gradients of label rows are gathered.
+Two levels (`data_replicas` of `connect`): G groups of M workers, R = G M. A group has all classes, a
+worker C / M of them; groups divide the batch. The meeting and the sum of the trunk are over all
+workers; the examples stay in a group; losses, and gradients of candidates and of label rows, are
+sent between groups.
 """
 
 from __future__ import annotations
@@ -74,13 +75,15 @@ class Step(NamedTuple):
         numbers = self.width + 4 if self.head == "factored" else 3 * (self.width + 1) + 2
         return self.classes * 4 * numbers / 2**30
 
-    def collectives(self, size: int) -> list[tuple[float, int]]:
+    def collectives(self, members: int, groups: int = 1) -> list[tuple[float, int]]:
         """Bytes that a worker receives, and hops, of each: docs/results/workers.md."""
-        if size == 1:
+        others = members * groups - 1
+        if others == 0:
             return []
-        f, ring = (size - 1) / size, 2 * (size - 1)
-        b, d, k = self.batch, self.width, self.labels
-        meeting, trunk = (64 * (size - 1), size - 1), (f * 8 * self.trunk, ring)
+        meeting = 64 * others, others
+        trunk = others / (others + 1) * 8 * self.trunk, 2 * others
+        size, ring, f = members, 2 * (members - 1), (members - 1) / members
+        b, d, k = self.batch / groups, self.width, self.labels
         if self.head == "factored":
             return [
                 meeting,
@@ -91,26 +94,24 @@ class Step(NamedTuple):
                 (f * 8 * (3 * d * d + 2 * d + 8), ring),
                 trunk,
             ]
-        return [
-            meeting,
+        of_group = [
             (f * b * (4 * d + 4 + 8 * k), size - 1),
             (f * 8 * b * k, ring),
             ((size - 1) * 4 * b, size - 1),
             (f * 4 * b * d, 1),
-            trunk,
         ]
-
-    def between_groups(self, members: int, groups: int) -> list[tuple[float, int]]:
-        """The same between groups that have all classes each: gradients of rows."""
-        if groups == 1:
-            return []
-        f, d = (groups - 1) / groups, self.width
-        rows = self.candidates if self.head == "sampled" else self.classes
-        of_labels = (groups - 1) * self.batch / groups * self.labels / members * (4 * d + 8)
+        own_rows, all_rows = ((self.candidates + n * k) / members for n in (b, self.batch))
+        of_replicas = [
+            ((groups - 1) * 12 * b, groups - 1),
+            ((groups - 1) * 16, groups - 1),
+            ((groups - 1) * 4 * own_rows, groups - 1),
+            ((groups - 1) / groups * 8 * all_rows * (d + 1), 2 * (groups - 1)),
+        ]
         return [
-            (f * 8 * rows / members * (d + 1), 2 * (groups - 1)),
-            (of_labels if self.head == "sampled" else 0.0, groups - 1),
-            (f * 8 * self.trunk, 2 * (groups - 1)),
+            meeting,
+            *(of_group if members > 1 else []),
+            *(of_replicas if groups > 1 else []),
+            trunk,
         ]
 
 
@@ -127,9 +128,9 @@ class Model(NamedTuple):
 
     def seconds(self, step: Step, members: int, groups: int = 1) -> dict[str, float]:
         """The seconds of a step, and of its parts, on machines like this one."""
-        size, of_group = members * groups, step._replace(batch=step.batch / groups)
+        size = members * groups
         work = self.rate[step.head] * step.work / CORES / size
-        parts = [*of_group.collectives(members), *step.between_groups(members, groups)]
+        parts = step.collectives(members, groups)
         sent = sum(self.start + hops * self.hop + number * self.byte for number, hops in parts)
         wait = work * self.spread * math.sqrt(2 * math.log(size))
         own = (self.own if size == 1 else self.own_of_several)[step.head]

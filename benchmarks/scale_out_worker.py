@@ -212,7 +212,8 @@ class Waits(keras.callbacks.Callback):
                 seconds = tf.timestamp() - start
             share = 2 if name.startswith("sum/") else 1 if name.startswith("to/") else workers.size
             received = tf.size(x) * x.dtype.size * share * (workers.size - 1) / workers.size
-            added = tf.stack([seconds, 1.0, tf.cast(received, tf.float64)])
+            sends = float(workers.size > 1)  # a group of one worker does not
+            added = tf.stack([seconds, sends, tf.cast(received, tf.float64)])
             added = tf.raw_ops.AssignAddVariableOp(resource=self._total.handle, value=added)
             with tf.control_dependencies([] if added is None else [added]):
                 return tf.identity(y)
@@ -288,7 +289,8 @@ PARTS = {
 if __name__ == "__main__":
     part, folder, settings = sys.argv[1:]
     options = json.loads(settings)
-    wire_dtype = options.pop("wire_dtype", "float32")
-    rank = tlo.distribute.connect(timeout=120, wire_dtype=wire_dtype).rank
+    names = {"wire_dtype", "data_replicas"} & options.keys()
+    how = {name: options.pop(name) for name in names}
+    rank = tlo.distribute.connect(timeout=120, **how).rank
     found = PARTS[part](**options)
     (Path(folder) / f"{rank}.json").write_text(json.dumps(found))

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints and files of workers in groups. As a program: python replicas.py FOLDER GROUPS.
 
-With TF_CONFIG. Each worker notes what it has.
+With TF_CONFIG. Each worker notes what it has. With `differ` for groups: another number on each.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -59,5 +61,12 @@ def main(folder: Path, groups: int) -> None:
         np.savez(f"{run}-{workers.rank}.npz", **checkpoints.rows_of(other.layers[-1]))
 
 
+def differ() -> None:
+    rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    tlo.distribute.connect(timeout=180, data_replicas=1 + rank)
+
+
 if __name__ == "__main__":
+    if sys.argv[2] == "differ":
+        differ()
     main(Path(sys.argv[1]), int(sys.argv[2]))

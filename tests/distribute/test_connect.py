@@ -64,6 +64,12 @@ def test_a_wrong_tf_config(monkeypatch, text, message):
         ({"step_timeout": -1}, "step_timeout must be"),
         ({"heartbeat_timeout": 0}, "heartbeat_timeout must be"),
         ({"wire_dtype": "float16"}, "wire_dtype must be one of"),
+        ({"data_replicas": 0}, "data_replicas must be an integer of at least 1; got 0"),
+        ({"data_replicas": 1.5}, "data_replicas must be an integer of at least 1; got 1.5"),
+        (
+            {"addresses": TWO, "rank": 0, "data_replicas": 3},
+            "data_replicas must divide the number of workers, 2; got 3",
+        ),
     ],
 )
 def test_wrong_arguments(arguments, message):

@@ -61,6 +61,14 @@ def test_groups_train_as_one_process(size, groups, tmp_path):
 
 
 @pytest.mark.thorough
+def test_another_number_of_groups_on_each_worker(tmp_path):
+    for worker in run_workers(tmp_path, PROGRAM, 2, str(tmp_path), "differ"):
+        assert worker.returncode == 1
+        rule = "data_replicas of connect must be the same on all workers; got [1, 2] by worker"
+        assert rule in worker.errors
+
+
+@pytest.mark.thorough
 def test_checkpoints_of_groups(tmp_path):
     """Goes on bit by bit in the same groups, and up to rounding in others, or in one process."""
     for size, groups in ((2, 2), (4, 2), (2, 1)):

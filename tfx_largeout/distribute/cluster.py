@@ -72,12 +72,11 @@ def connect(
             sums are taken in float32, and weights, evaluation and checkpoints stay as they are.
             The rows of a `FactoredHead` and of a `RowEmbedding` are sent in full. Default
             `"float32"`.
-        data_replicas: G, a divisor of the number of workers R: how many copies of a head's classes
-            there are. Workers are divided into G groups of R / G, of neighbors by rank; the classes
-            are spread over each group, which takes its part of the batch. Those that have the same
-            classes add up their gradients, and stay equal. For many workers, of which few hold W:
-            each then receives h of 1 / G of the batch. For `SampledHead` and `ExactSoftmaxHead`.
-            Default 1.
+        data_replicas: G, the number of copies of a head's classes; it divides the number of
+            workers R. Workers of consecutive ranks make up G groups of R / G. Each group holds all
+            classes and gets 1 / G of the batch. Workers that hold the same classes add up their
+            gradients, and stay equal bit by bit. For many workers, if few of them can hold W. For
+            `SampledHead` and `ExactSoftmaxHead`. Default 1.
 
     Returns:
         The workers: `size`, and the `rank` of this one.

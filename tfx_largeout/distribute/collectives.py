@@ -37,7 +37,7 @@ class ConnectedWorkers(Workers):
         limit: To how long a collective waits for the others.
         server: What must live as long as the workers are connected.
         wire_dtype: As of `Workers`.
-        group_key: What tells them from others of as many workers. Default: they are all.
+        group_key: The number of this set of workers in TensorFlow. Default: by their number.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ConnectedWorkers(Workers):
     def _run(
         self, collective: Callable[..., tf.Tensor], name: str, x: tf.Tensor, sent: tf.Tensor
     ) -> tf.Tensor:
-        if self.size == 1:  # a group of one of several
+        if self.size == 1:  # a group of one worker
             return sent
         with tf.device(self._device):
             # Where nothing is sent, TensorFlow's collective ends the process.

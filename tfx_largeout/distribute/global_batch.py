@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The global batch: the examples of all workers, or what belongs to them, on each worker.
 
-Of workers that are divided into groups, it is the batch of a group.
+With groups of workers it is the batch of a group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GlobalBatch(NamedTuple):
     mask: tf.Tensor | None  # [N] bool
     own: tf.Tensor | None  # [n], where those of this worker stand; None: they are all there are
     label_values: tf.Tensor | None = None  # [N, K], of the dtype of h
-    most: tf.Tensor | None = None  # [] int64, at least N of each group
+    most: tf.Tensor | None = None  # [] int64: at least N of each group
 
     def of_this_worker(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the part of `values` `[N, ...]` that belongs to this worker's examples."""
@@ -91,15 +91,18 @@ def gather_examples(
 def of_all_groups(
     workers: Workers, site: str, most: tf.Tensor | None, columns: Sequence[tf.Tensor | None]
 ) -> list[tf.Tensor | None]:
-    """Returns numbers or flags of the examples of all groups, by group, of those of this one.
+    """Returns numbers or flags of the examples of all groups, given those of this group.
 
-    One collective. The first column has a gradient. Undivided workers have them all.
+    The examples are in the order of the groups. The first column has a gradient. Without groups
+    the columns are returned as they are.
+
+    Cost: one collective.
 
     Args:
-        workers: A group.
+        workers: The group.
         site: The name of the head.
-        most: As of the `GlobalBatch`.
-        columns: Some `[N]`, others None, which stay.
+        most: See `GlobalBatch`.
+        columns: Each `[N]`, or None, which is returned as None.
     """
     replicas = workers.replicas
     if replicas.alone:
@@ -209,7 +212,7 @@ class Parts:
         sizes: `[R]` int64: how many examples each has.
     """
 
-    most: tf.Tensor | None = None  # at least the number of examples of each group of workers
+    most: tf.Tensor | None = None  # at least the number of examples of each group
 
     def __init__(self, workers: Workers, sizes: tf.Tensor) -> None:
         self._workers = workers

@@ -19,8 +19,9 @@ class Workers:
     call has a name. A transport defines `gather`, `add_up` and `exchange`; the rest is made of
     these. `Alone` stands for one process.
 
-    They may be divided: those of a group have all classes, each a part, and each group has a part
-    of the batch. Those of equal rank within their groups have the same classes: replicas.
+    Workers may be divided into groups. A group holds all classes, each worker a part of them, and
+    gets a part of the batch. Workers of the same rank in their groups hold the same classes: they
+    are replicas.
 
     Args:
         size: The number of workers R.
@@ -28,8 +29,8 @@ class Workers:
         wire_dtype: In which float32 activations and gradients are sent, float32 or bfloat16.
 
     Attributes:
-        everyone: All workers, of which these may be some.
-        group: Those of everyone that divide the classes with this one. Default: everyone.
+        everyone: All workers; of a group, also those of the other groups.
+        group: The group of this worker. Without groups: all workers.
     """
 
     def __init__(self, size: int, rank: int = 0, wire_dtype: tf.DType = tf.float32) -> None:
@@ -40,7 +41,7 @@ class Workers:
 
     @property
     def replicas(self) -> Workers:
-        """Those that have the same classes as this worker, by the number of their group."""
+        """The workers that hold the same classes as this one, in the order of their groups."""
         return self._replicas or ALONE
 
     @property
@@ -49,7 +50,7 @@ class Workers:
         return self.everyone.size == 1
 
     def divide(self, data_replicas: int) -> None:
-        """Makes so many groups of equal size, each of neighbors by rank."""
+        """Makes this number of groups, of equal size and of consecutive ranks."""
         members = self.size // data_replicas
         group, place = divmod(self.rank, members)
         self.group = self.some(range(group * members, (group + 1) * members))
@@ -58,7 +59,7 @@ class Workers:
         self.group.everyone = self._replicas.everyone = self
 
     def some(self, ranks: range) -> Workers:
-        """Returns those with some ranks, of which this worker has one, as workers of their own."""
+        """Returns the workers of some ranks, this one among them, as workers 0, 1, ..."""
         raise NotImplementedError
 
     def gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -111,9 +112,10 @@ class Workers:
         return run(x)
 
     def by_group(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns x, which everyone has, where each group has a part of its gradient: times groups.
+        """Returns x, which is the same on all workers; the gradient is multiplied by the groups.
 
-        So the mean over workers, which `DataParallel` takes, is the sum of the parts.
+        Each group knows the gradient by its part of the batch. Then the mean over workers, as
+        `DataParallel` computes it, is the sum over the groups.
         """
         if self.replicas.alone:
             return x

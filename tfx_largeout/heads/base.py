@@ -74,7 +74,7 @@ class Head(keras.layers.Layer):
     gives: ClassVar[tuple[type, ...]] = ()
     # Whether several workers can each hold the rows of a part of the classes.
     spreads_classes: ClassVar[bool] = False
-    # Whether there may be several of each row, which take the same steps: `data_replicas`.
+    # Whether several workers can hold the same rows: `data_replicas` of `connect`.
     has_replicas: ClassVar[bool] = False
     # The s of logits s cos(theta); None for others. See `CosineLogits`.
     cosine_scale: float | None = None
@@ -606,11 +606,7 @@ class HeadOutput:
         return output, labels, None if sample_weight is None else weights, mask
 
     def of_all_groups(self, *columns: tf.Tensor | None) -> list[tf.Tensor | None]:
-        """Returns columns `[N]` of what `over_workers` returned, for the examples of all groups.
-
-        Where workers are not divided into groups, and where one is None, it is what is given. The
-        first one has a gradient.
-        """
+        """Returns columns `[N]` for the examples of all groups of workers: see `of_all_groups`."""
         return of_all_groups(self.head.workers, self.head.name, self.most, columns)
 
     def filtered_ranks(

@@ -14,6 +14,7 @@ from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
 from tfx_largeout.heads.softmax_head import SoftmaxHead, at_most_1
 from tfx_largeout.labels import Labels
+from tfx_largeout.memory import StepMemory, StepSize, sum_of
 from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
 from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection
 from tfx_largeout.ops.exact.softmax_update import softmax_update
@@ -113,6 +114,15 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
         self.replicate()
+
+    def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
+        """As `SoftmaxHead`; with replicas and `backward="all"` also the gradient of all rows."""
+        memory = super().memory_of_step(width, step, workers)
+        if self.num_selected is not None or self.workers.replicas.alone:
+            return memory
+        # As it is computed, in one tensor, and summed.
+        of_rows = 3 * sum_of(self.weights_of(width, workers), "weights")
+        return memory._replace(gradients=memory.gradients + of_rows)
 
     def forward(
         self, kind: type, hidden: tf.Tensor, labels: Labels

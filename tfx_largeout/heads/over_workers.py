@@ -50,7 +50,7 @@ def workers_of(head: Any, width: int) -> Workers:
 
 
 def refuse_replicas_of_classes(what: str) -> None:
-    """Raises a RuntimeError where workers have replicas of classes, for what can't have any."""
+    """Raises a RuntimeError if workers hold replicas of the classes."""
     replicas = current().replicas
     replicas.refuse_several(
         f"{what} must be built with data_replicas=1 of tlo.distribute.connect; got "
@@ -60,7 +60,7 @@ def refuse_replicas_of_classes(what: str) -> None:
 
 
 def seed_of_group(seed: tf.Tensor, workers: Workers) -> tf.Tensor:
-    """Returns the seed of what is drawn for each example by its place in the batch of a group."""
+    """Returns the seed for random numbers that are drawn by the place in the batch of a group."""
     replicas = workers.replicas
     if replicas.alone:
         return seed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReplicatedRows: W and b of which several workers have the same rows, that take the same steps."""
+"""ReplicatedRows: rows of W and b that several workers hold, and that stay equal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _UNUSED = 16  # at most one part in so many of what is sent is padding
 
 
 class ReplicatedRows:
-    """Rows of W and b that some workers have alike, each with gradients by a part of the batch.
+    """Rows of W and b that several workers hold, each with gradients by a part of the batch.
 
     Args:
-        workers: Those that have them, more than one.
-        kernel: W: a variable, likewise all others.
-        bias: b, or None.
+        workers: The workers that hold these rows, more than one.
+        kernel: The variable of W.
+        bias: The variable of b, or None.
         site: The name of the head.
 
     Attributes:
@@ -37,9 +37,9 @@ class ReplicatedRows:
         self.sums = GradientSums(kernel, bias)
 
     def start_alike(self) -> None:
-        """Gives all workers the rows of the first one, where theirs are others. Runs eagerly.
+        """Copies the rows of the first worker to all others. Runs eagerly.
 
-        Cost: a pass over the rows; blocks that differ are sent.
+        Cost: one pass over the rows; only blocks that differ are sent.
         """
         for weight in self._weights:
             size = max(_BLOCK // max(weight.shape[1:].num_elements(), 1), 1)
@@ -54,17 +54,17 @@ class ReplicatedRows:
                 scatter_update(weight, blocks[place], rows)
 
     def sum_of_some(self, found: RowGradients, step: Any) -> RowGradients:
-        """Returns the rows that any worker names, and the sums of their gradients.
+        """Returns the sums of gradients of the rows that any of the workers touches.
 
-        Three collectives: how many rows each names, which, and sums. Some rows of W, others in each
-        step, are compared with the first one.
+        Three collectives: the number of rows of each worker, their ids, and the sums. With the
+        first one the workers compare 64 rows of W, other ones in each step.
 
         Args:
-            found: Those of this worker.
+            found: The gradients of this worker.
             step: The number of the step.
 
         Raises:
-            tf.errors.InvalidArgumentError: Rows differ. Raised on all workers.
+            tf.errors.InvalidArgumentError: Rows of W differ. Raised on all workers.
         """
         number = tf.shape(found.ids, tf.int64)[0]
         looked_at = _LOOKED_AT * tf.cast(step, tf.int64) + tf.range(_LOOKED_AT, dtype=tf.int64)
@@ -88,7 +88,7 @@ class ReplicatedRows:
         return found._replace(ids=ids, kernel=found.kernel[:number], bias=found.bias[:number])
 
     def sum_of_all(self, found: RowGradients) -> RowGradients:
-        """Returns the sums of gradients of rows that all workers name, in the same order."""
+        """Returns the sums of gradients, if all workers touch the same rows in the same order."""
         parts = [found.kernel, found.bias][: len(self._weights)]
         flat = tf.concat([tf.reshape(part, [-1]) for part in parts], axis=0)
         flat = self._workers.sum_of_gradients(flat, f"{self._site}/row_gradients")
@@ -114,7 +114,7 @@ class ReplicatedRows:
 
 
 def _capacity(number: tf.Tensor) -> tf.Tensor:
-    """Returns a size that is not less, one of few: TensorFlow keeps each shape that was sent."""
+    """Returns a size of at least this number: one of few, as TensorFlow keeps each shape sent."""
     unit = tf.maximum(tf.cast(number, tf.float64) / _UNUSED, 1)
     unit = tf.cast(
         2 ** tf.floor(tf.math.log(unit) / tf.math.log(tf.constant(2.0, unit.dtype))), tf.int64

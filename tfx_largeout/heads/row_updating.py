@@ -55,7 +55,7 @@ class RowUpdatingHead(SelfUpdatingHead):
         super().__init__(num_classes, **kwargs)
         self.optimizer = optimizer
 
-    # Where other workers have the same rows; see `data_replicas`.
+    # If other workers hold the same rows: `data_replicas` of `connect`.
     replicated: ReplicatedRows | None = None
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
@@ -119,7 +119,7 @@ class RowUpdatingHead(SelfUpdatingHead):
         mark_slots(self.optimizer.variables, own)
 
     def replicate(self) -> None:
-        """Has the rows of W and b start as those of other workers that have the same classes."""
+        """Prepares W and b for several workers that hold the same rows."""
         replicas = self.workers.replicas
         if replicas.alone:
             return
@@ -129,7 +129,7 @@ class RowUpdatingHead(SelfUpdatingHead):
 
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
-        """As `SelfUpdatingHead`, and those in which gradients are added up."""
+        """As `SelfUpdatingHead`, and the variables that add up gradients."""
         sums = [] if self.replicated is None else self.replicated.sums.variables
         return [*super().unsaved_variables, *sums]
 
@@ -149,7 +149,7 @@ class RowUpdatingHead(SelfUpdatingHead):
         return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
 
     def take_step_by(self, found: RowGradients) -> tf.Tensor:
-        """Takes the step with rows of W and b whose gradients are known; returns dL/dh."""
+        """Updates rows of W and b by their gradients; returns dL/dh."""
         with tf.control_dependencies([found.hidden]):
             ids = tf.identity(found.ids)
         rule, rate = self.rule_of(self.kernel), self.present_rate
