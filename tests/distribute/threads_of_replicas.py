@@ -175,6 +175,21 @@ def check_what_is_refused():
 
 
 @pytest.mark.thorough
+def check_bfloat16_on_the_wire():
+    parts = np.split(np.arange(9), [2, 6, 6])
+    loss = tlo.losses.ComplementarySum()
+    run = functools.partial(step_of, make=training.sampled, loss=loss, parts=parts)
+    exact = threads.on_all(run, 4, 2)
+    steps = threads.on_all(run, 4, 2, wire_dtype=tf.bfloat16)
+    for rank, step in enumerate(steps):
+        for name in ("loss", "kernel", "bias"):
+            np.testing.assert_allclose(step[name], exact[rank][name], rtol=0.02, atol=0.002)
+        for name in ("kernel", "bias", "slot 0"):
+            np.testing.assert_array_equal(step[name], steps[rank % 2][name])
+            assert not np.array_equal(step[name], exact[rank][name])
+
+
+@pytest.mark.thorough
 def check_heads():
     for make in HEADS.values():
         compare(make, tlo.losses.BlackOut(), [(4, 4)])
