@@ -118,10 +118,10 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
         """As `SoftmaxHead`; with replicas and `backward="all"` also the gradient of all rows."""
         memory = super().memory_of_step(width, step, workers)
-        if self.num_selected is not None or self.workers.replicas.alone:
+        if self.num_selected is not None:
             return memory
-        # As it is computed, in one tensor, and summed.
-        of_rows = 3 * sum_of(self.weights_of(width, workers), "weights")
+        times = self.workers.replicas.pick(0, 3)  # as computed, in one tensor, and summed
+        of_rows = times * sum_of(self.weights_of(width, workers), "weights")
         return memory._replace(gradients=memory.gradients + of_rows)
 
     def forward(

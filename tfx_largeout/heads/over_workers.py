@@ -62,9 +62,8 @@ def refuse_replicas_of_classes(what: str) -> None:
 def seed_of_group(seed: tf.Tensor, workers: Workers) -> tf.Tensor:
     """Returns the seed for random numbers that are drawn by the place in the batch of a group."""
     replicas = workers.replicas
-    if replicas.alone:
-        return seed
-    return tf.cast(tf.random.fold_in(seed, replicas.rank), seed.dtype)
+    folded = lambda: tf.cast(tf.random.fold_in(seed, replicas.rank), seed.dtype)  # noqa: E731
+    return replicas.pick(lambda: seed, folded)()
 
 
 def whole_batch(

@@ -120,12 +120,13 @@ class RowUpdatingHead(SelfUpdatingHead):
 
     def replicate(self) -> None:
         """Prepares W and b for several workers that hold the same rows."""
-        replicas = self.workers.replicas
-        if replicas.alone:
-            return
+        self.replicated = self.workers.replicas.pick(lambda: None, self._with_replicas)()
+
+    def _with_replicas(self) -> ReplicatedRows:
         with tf.init_scope():
-            self.replicated = ReplicatedRows(replicas, self.kernel, self.bias, self.name)
-            self.replicated.start_alike()
+            rows = ReplicatedRows(self.workers.replicas, self.kernel, self.bias, self.name)
+            rows.start_alike()
+        return rows
 
     @property
     def unsaved_variables(self) -> list[tf.Variable]:
