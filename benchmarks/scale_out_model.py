@@ -20,7 +20,7 @@ all-reduce has 2 (R - 1) hops, a gather R - 1, an all-to-all one. *wait*: all wa
 worker, which takes SPREAD sqrt(2 log R) of the work longer than the mean; SPREAD is from repeated
 steps of one process.
 
-Two levels (`data_replicas` of `connect`): G groups of M workers, R = G M. A group has all classes, a
+Two levels (`data_replicas`): G groups of M workers, R = G M. A group has all classes, a
 worker C / M of them; groups divide the batch. The meeting and the sum of the trunk are over all
 workers; the examples stay in a group; losses, and gradients of candidates and of label rows, are
 sent between groups.
