@@ -165,7 +165,7 @@ class StoredRun:
 
     For arrays with a row per class, each file has the rows of its worker's classes; with data
     replicas, the files of the first group have them. If another number of workers or groups reads
-    it, rows are distributed anew. State per worker, such as seeds of dropout, comes from worker
+    it, rows are redistributed. State per worker, such as seeds of dropout, comes from worker
     r % R of the R that wrote it.
 
     Every byte is first compared with its digest. Workers share this work: each checks some of the

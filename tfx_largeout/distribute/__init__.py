@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several workers: heads whose classes are spread over processes, in plain `model.fit`."""
+"""Several workers: heads with their classes split over processes, in plain `model.fit`."""
 
 from tfx_largeout.distribute.cluster import connect
 from tfx_largeout.distribute.data_parallel import DataParallel

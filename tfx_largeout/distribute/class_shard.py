@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClassShard: which classes some rows are, and the marks on variables that a worker has in part.
+"""ClassShard: which classes a worker holds, and marks on variables that are split over workers.
 
-Class c is row c // R of worker c % R. Cyclic, since ids are often sorted by frequency: with ranges
-of ids one worker would have most of the labels and candidates.
+Class c is row c // R of worker c % R. Classes are split cyclically because ids are often sorted by
+frequency: with ranges of ids, one worker would hold most of the labels and candidates.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class ClassShard(NamedTuple):
     """A shard of the classes of a layer: row r of its matrices is class first + stride r.
 
     Attributes:
-        first: The class of row 0, a number or a scalar tensor; of workers, the rank.
-        stride: From the class of one row to the class of the next, at least 1; a number or a scalar
-            tensor. Of workers, how many they are.
-        num_classes: How many classes the layer has, a number or a scalar tensor. Default None: as
-            many as there are rows, so that `ClassShard()` is a layer that is not divided.
+        first: The class of row 0, a number or a scalar tensor; the worker's rank.
+        stride: The difference between the classes of successive rows, at least 1; a number or a
+            scalar tensor. It is the number of workers.
+        num_classes: The number of classes of the layer, a number or a scalar tensor. Default None:
+            one per row, so that `ClassShard()` is a layer that is not split.
     """
 
     first: Any = 0
@@ -35,16 +35,16 @@ class ClassShard(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether, in numbers, all rows are here: each class is its own row, by no op."""
+        """Whether all rows are here, for Python numbers: row c is class c, without an op."""
         return isinstance(self.stride, int) and self[:2] == (0, 1)
 
     @property
     def num_rows(self) -> int:
-        """How many classes are in the shard, of numbers."""
+        """The number of classes in the shard, for Python numbers."""
         return len(range(self.first, self.num_classes, self.stride))
 
     def tensors(self, num_rows: Any) -> ClassShard:
-        """Returns the same in int64 scalars, on the host, for a matrix with so many rows."""
+        """Returns the same shard as int64 scalars on the host, for `num_rows` rows."""
         num_classes = num_rows if self.num_classes is None else self.num_classes
         with tf.device("CPU:0"):
             numbers = [tf.cast(x, tf.int64) for x in (self.first, self.stride, num_classes)]
@@ -72,10 +72,10 @@ class ClassShard(NamedTuple):
         return rows if self.is_whole else self.first + self.stride * rows
 
     def row_of(self, ids: tf.Tensor, num_rows: Any = None) -> tf.Tensor:
-        """Returns the rows of classes, -1 for padding, other shards, and from `num_rows` on."""
+        """Returns the rows of classes; -1 for padding, other shards, and ids from `num_rows` on."""
         if self.is_whole:
             return ids
-        stride = tf.maximum(tf.cast(self.stride, ids.dtype), 1)  # `check` refuses others
+        stride = tf.maximum(tf.cast(self.stride, ids.dtype), 1)  # `check` reports others
         offset = ids - self.first
         row = offset // stride
         is_here = (offset >= 0) & (offset % stride == 0)
@@ -84,41 +84,41 @@ class ClassShard(NamedTuple):
         return tf.where(is_here, row, tf.constant(-1, ids.dtype))
 
     def owners(self, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns which workers have the rows of classes, and which of their rows they are."""
+        """Returns the workers that hold classes, and the rows of the classes there."""
         return ids % self.stride, ids // self.stride
 
     def row_from(self, first_class: tf.Tensor) -> tf.Tensor:
-        """Returns the first row that is a class from `first_class` on, in a circle."""
+        """Returns the first row whose class is `first_class` or later; 0 after the last row."""
         if self.is_whole:
             return first_class
         return (first_class - self.first + self.stride - 1) // self.stride % self.num_rows
 
     def own(self, of_all: Any, start: int = 0) -> Any:
-        """Returns the rows here of an array or a tensor of the classes from `start` on."""
+        """Returns this shard's rows of an array or a tensor of the classes from `start` on."""
         first = self.first - start if self.first >= start else (self.first - start) % self.stride
         return of_all if self.is_whole else of_all[first :: self.stride]
 
     def meets(self, other: ClassShard) -> bool:
-        """Says whether a class may be in both, in numbers."""
+        """Returns whether both shards may hold a class, for Python numbers."""
         return (self.first - other.first) % math.gcd(self.stride, other.stride) == 0
 
 
 def mark_as_shard(variable: Any, shard: ClassShard, axis: int = 0) -> None:
-    """Marks a Keras variable whose rows of classes are spread over workers, along an axis.
+    """Marks a Keras variable whose rows of classes are split over workers along an axis.
 
-    One with all classes gets no mark.
+    A variable with all classes is not marked.
     """
     if not shard.is_whole:
         setattr(variable, _MARK, (shard, axis))
 
 
 def shard_of(variable: Any) -> ClassShard | None:
-    """Returns what a Keras variable was marked with, None if it was not."""
+    """Returns the mark of a Keras variable, or None."""
     return getattr(variable, _MARK, (None, 0))[0]
 
 
 def shape_of_all(variable: Any) -> list[int]:
-    """Returns the shape that a Keras variable has of all workers together."""
+    """Returns the shape of a Keras variable over all workers together."""
     shard, axis = getattr(variable, _MARK, (None, 0))
     shape = list(variable.shape)
     if shard is not None:
@@ -127,19 +127,19 @@ def shape_of_all(variable: Any) -> list[int]:
 
 
 def parameters_of_all(variable: Any) -> int:
-    """Returns how many numbers of a Keras variable all workers have together, each once."""
+    """Returns the size of a Keras variable over all workers, each number counted once."""
     return math.prod(shape_of_all(variable))
 
 
 def replicated(variables: Iterable[Any]) -> list[Any]:
-    """Returns those variables that all workers have alike."""
+    """Returns the variables that are the same on all workers."""
     return [variable for variable in variables if shard_of(variable) is None]
 
 
 def mark_slots(slots: Sequence[Any], variables: Sequence[Any]) -> None:
-    """Marks those slots of a Keras optimizer that belong to marked variables.
+    """Marks the slots of a Keras optimizer that belong to marked variables.
 
-    They are among all its variables. Keras names a slot after the variable.
+    The slots are found by name: Keras names a slot after its variable.
     """
     for slot in slots:
         owner = owner_of_slot(slot, variables)
@@ -150,16 +150,16 @@ def mark_slots(slots: Sequence[Any], variables: Sequence[Any]) -> None:
 
 
 def owner_of_slot(slot: Any, variables: Iterable[Any]) -> Any:
-    """Returns that of some variables after which Keras names a slot of an optimizer, or None."""
+    """Returns the variable after which Keras has named a slot of an optimizer, or None."""
     owners = [each for each in variables if slot.name.startswith(each.path.replace("/", "_") + "_")]
     return max(owners, key=lambda owner: len(owner.path), default=None)
 
 
 def own_rows(store: Mapping[str, Any], variables: Sequence[Any], owner: str) -> Mapping[str, Any]:
-    """Returns saved arrays; of those with a row per class, this worker's rows.
+    """Returns saved arrays, reduced to this worker's rows where there is a row per class.
 
-    The store is what Keras hands to `load_own_variables`: arrays by the number of the variable.
-    The owner is for errors.
+    The store is Keras's argument of `load_own_variables`: arrays by the number of the variable.
+    Error messages name the owner.
     """
     if isinstance(store, _OwnRows) or len(replicated(variables)) == len(variables):
         return store
@@ -167,7 +167,7 @@ def own_rows(store: Mapping[str, Any], variables: Sequence[Any], owner: str) -> 
 
 
 class _OwnRows(Mapping[str, Any]):
-    """As `own_rows`, with the same arguments."""
+    """Does the work of `own_rows`, with the same arguments."""
 
     def __init__(self, store: Mapping[str, Any], variables: Sequence[Any], owner: str) -> None:
         self._store, self._variables, self._owner = store, variables, owner

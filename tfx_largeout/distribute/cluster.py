@@ -29,7 +29,7 @@ from tfx_largeout.tensorflow_internals import configure_coordination
 
 _JOBS = ("chief", "worker")
 _WIRE_DTYPES = ("float32", "bfloat16")
-_PAUSE = 1.0  # seconds in which the others finish the last collective before this process leaves
+_PAUSE = 1.0  # seconds for the others to finish the last collective before this process leaves
 _OF_OTHERS = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 _TASK = re.compile(r"/job:(\w+)(?:/replica:0)?/task:(\d+)")
 _TO_THE_FIRST = "CoordinationService"  # which worker 0 runs
@@ -52,40 +52,39 @@ def connect(
 ) -> Workers:
     """Joins the workers that train a model together. With one process nothing happens.
 
-    Each process calls it first, before TensorFlow computes anything. It returns when all of them
-    are there. From then on heads that are built have a part of the classes each, and
-    `DataParallel` and `shard` do what they are for.
+    Each process calls it first, before TensorFlow computes anything. It returns when all have
+    joined. Heads that are built later hold a part of the classes on each worker, and `DataParallel`
+    and `shard` take effect.
 
     Args:
-        addresses: `"host:port"` of each worker, in the same order everywhere. Default None: what
-            the environment variable TF_CONFIG says (jobs `chief` and `worker`); without one, the
-            process is alone.
+        addresses: `"host:port"` of each worker, in the same order everywhere. Default None: the
+            addresses in the environment variable TF_CONFIG (jobs `chief` and `worker`); without it,
+            the process is alone.
         rank: The number of this worker among the addresses.
-        timeout: Seconds in which all workers must be there. After them the process is ended with a
-            message: TensorFlow can't be stopped from waiting otherwise.
+        timeout: Seconds within which all workers must join. Then the process ends with a message:
+            TensorFlow's wait can't be interrupted otherwise.
         step_timeout: Seconds that a worker waits for the others in a step.
-        heartbeat_timeout: Seconds without a sign of life after which a process counts as hanging:
-            all others end. A killed process is noticed at once. A busy machine may keep a
-            process from running for some seconds; it must not count as hanging then.
-        wire_dtype: `"float32"` or `"bfloat16"`: in which float32 hidden vectors and gradients
-            are sent in training. bfloat16 halves the bytes of a step;
-            sums are taken in float32, and weights, evaluation and checkpoints stay as they are.
-            The rows of a `FactoredHead` and of a `RowEmbedding` are sent in full. Default
-            `"float32"`.
+        heartbeat_timeout: Seconds without a heartbeat after which a process counts as hanging, and
+            all others end. A killed process is noticed at once. Choose more seconds than a busy
+            machine may keep a process from running.
+        wire_dtype: `"float32"` or `"bfloat16"`: the dtype in which training sends float32 hidden
+            vectors and gradients. bfloat16 halves the bytes per step; sums are taken in float32,
+            and weights, evaluation and checkpoints do not change. The rows of a `FactoredHead` and
+            a `RowEmbedding` are sent unrounded. Default `"float32"`.
         data_replicas: G, the number of copies of a head's classes; it divides the number of
             workers R. Workers of consecutive ranks make up G groups of R / G. Each group holds all
             classes and gets 1 / G of the batch. Workers that hold the same classes add up their
-            gradients, and stay equal bit by bit. For many workers, if few of them can hold W. For
+            gradients, and stay bitwise equal. For many workers, if few of them can hold W. For
             `SampledHead` and `ExactSoftmaxHead`. Default 1.
 
     Returns:
         The workers: `size`, and the `rank` of this one.
 
     Raises:
-        ValueError: An argument or TF_CONFIG is wrong; workers have other versions of this package,
-            TensorFlow, Keras or Python, or another `wire_dtype` or `data_replicas`.
+        ValueError: An argument or TF_CONFIG is wrong; workers differ in `wire_dtype`,
+            `data_replicas`, or the version of this package, TensorFlow, Keras or Python.
         RuntimeError: The port of this worker is taken, TensorFlow has computed something already,
-            or the process is connected.
+            or the process is already connected.
     """
     timeout = number_argument("timeout", timeout, above=0)
     step_timeout = number_argument("step_timeout", step_timeout, above=0)
@@ -140,7 +139,7 @@ def _join(
         configure_coordination(
             service_type="standalone",
             service_leader=f"/job:{leader}/replica:0/task:0",
-            # The time limit below says more than the error that this gives.
+            # The message of the time limit below is clearer than this error.
             cluster_register_timeout_in_ms=int(1000 * (timeout + 30)),
             heartbeat_timeout_in_ms=int(1000 * heartbeat_timeout),
             coordinated_jobs=_coordinated(jobs),
@@ -217,7 +216,7 @@ def _check_addresses(addresses: list[str]) -> None:
 
 
 def _check_port(address: str) -> None:
-    """Refuses a port that is taken: TensorFlow's server would share it, or wait."""
+    """Raises an error if the port is taken: TensorFlow's server would share it, or wait."""
     port = int(address.rpartition(":")[2])
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -238,7 +237,7 @@ def _versions() -> dict[str, Any]:
     }
 
 
-# It ends by itself when the call returns, or when the process that it watches ends.
+# The watching process ends when the call returns, or when the watched process ends.
 _WATCH = """
 import os, select, signal, sys
 process, seconds, message = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
@@ -265,14 +264,14 @@ def time_limit(seconds: float, message: str) -> Iterator[None]:
 
 
 def failed_worker(error: BaseException, tasks: Sequence[tuple[str, int]], rank: int) -> int | None:
-    """Returns the rank of the worker of whose failure an error tells, None if it tells of none.
+    """Returns the rank of the worker whose failure an error reports, or None.
 
-    Tasks are the job and task of each rank, such as `("worker", 1)`. The name of this worker is in
-    errors as the place where they are raised.
+    `tasks` has the job and task of each rank, such as `("worker", 1)`. Errors also name this
+    worker, as the place where they are raised.
     """
     if not isinstance(error, _OF_OTHERS):
         return None
-    # What was passed on from worker to worker has the first one last.
+    # An error that workers passed on names the first worker last.
     named = [(job, int(number)) for job, number in _TASK.findall(str(error))]
     others = [tasks.index(task) for task in named if task in tasks and task != tasks[rank]]
     if others:
@@ -281,7 +280,7 @@ def failed_worker(error: BaseException, tasks: Sequence[tuple[str, int]], rank: 
 
 
 def explain_at_exit(tasks: Sequence[tuple[str, int]], addresses: Sequence[str], rank: int) -> None:
-    """Has Python say which worker has failed, behind the error that ends this process."""
+    """Makes Python print which worker failed, after the error that ends this process."""
     report = sys.excepthook
 
     def report_and_explain(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConnectedWorkers: processes that send each other tensors by TensorFlow's collectives."""
+"""ConnectedWorkers: processes that exchange tensors with TensorFlow's collectives."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from tfx_largeout.tensorflow_internals import abort_collectives, function_graph
 
 _GROUP = 7000  # TensorFlow's strategies count their groups from 1
 _PRIME = 2**31 - 1
-_SOONEST = 1.0  # seconds between two looks
+_SOONEST = 1.0  # seconds between two checks
 
 
 class ConnectedWorkers(Workers):
     """Workers that TensorFlow's server connects.
 
-    A collective is known by its name and by the shape of what is sent: workers that trace a
-    function anew still understand each other. A name that comes up again in one function is
-    numbered.
+    A collective is identified by its name and the shape of its tensor, so that workers which trace
+    a function again still match. A name that is repeated in one function is numbered.
 
     Args:
         size: The number of workers R.
-        rank: The number of this one.
+        rank: The number of this worker.
         device: The device on which collectives run.
-        limit: To how long a collective waits for the others.
-        server: What must live as long as the workers are connected.
-        wire_dtype: As of `Workers`.
+        limit: Limits how long a collective waits for the others.
+        server: The server, kept alive as long as the workers are connected.
+        wire_dtype: As in `Workers`.
         group_key: The number of this set of workers in TensorFlow. Default: by their number.
     """
 
@@ -80,7 +79,7 @@ class ConnectedWorkers(Workers):
         if self.size == 1:  # a group of one worker
             return sent
         with tf.device(self._device):
-            # Where nothing is sent, TensorFlow's collective ends the process.
+            # TensorFlow's collective of an empty tensor kills the process.
             with tf.control_dependencies(_check_not_empty(x, name) + self._limit.turn()):
                 y = collective(
                     input=sent,
@@ -95,14 +94,14 @@ class ConnectedWorkers(Workers):
 
     def _numbered(self, name: str) -> str:
         if tf.executing_eagerly():
-            return f"{name}#1"  # so that a worker outside of a step meets those that begin one
+            return f"{name}#1"  # a worker outside of a step then meets workers that begin one
         uses = self._uses.setdefault(function_graph(), collections.Counter())
         uses[name] += 1
         return f"{name}#{uses[name]}"
 
 
 def _instance_key(name: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns a number that goes by name, dtype and shape: the same with a static shape or not."""
+    """Returns a number for a name, dtype and shape: the same for static and dynamic shapes."""
     key: Any = zlib.crc32(f"{name}/{x.dtype.name}/{x.shape.rank}".encode()) % _PRIME
     if x.shape.is_fully_defined():
         for size in x.shape:
@@ -125,9 +124,9 @@ class WaitLimit:
     """Aborts collectives when one has waited for more than some seconds.
 
     The attribute `timeout_seconds` of TensorFlow's collectives does that too, but keeps a thread
-    asleep for that long for each collective, also when it has ended: some hundred collectives a
-    second and a limit of some minutes are more threads than a machine has. Here a counter goes up
-    before and after each collective, and one thread looks at it.
+    asleep for the whole time per collective, even after the collective has ended. With hundreds of
+    collectives per second and a limit of minutes, a machine runs out of threads. Here a counter
+    goes up before and after each collective, and one thread checks it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -139,7 +138,7 @@ class WaitLimit:
         atexit.register(self._end.set)
 
     def turn(self) -> list[tf.Operation]:
-        """Says that a collective begins, or has ended; in a graph returns the op that says it."""
+        """Counts the begin or the end of a collective; in a graph returns the op that counts."""
         said = tf.raw_ops.AssignAddVariableOp(
             resource=self._turns.handle, value=tf.constant(1, tf.int64)
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DataParallel: an optimizer of a model that several workers train."""
+"""DataParallel: an optimizer for a model that several workers train."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ _BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
 class DataParallel(keras.optimizers.Optimizer):
-    """Takes the mean over workers of all gradients, and then the step of another optimizer.
+    """Averages all gradients over workers, then takes the step of another optimizer.
 
-    `model.compile(DataParallel(keras.optimizers.Adam(2e-3)), ...)`. Clipping, decay, accumulation
-    and schedules are the inner optimizer's, and come after the mean. All workers start from the
-    weights of worker 0, and stay alike bit by bit. Weights of classes, which are spread over
-    workers, are left alone: their gradients are already taken over the global batch. With one
-    process it is the inner optimizer and nothing else.
+    `model.compile(DataParallel(keras.optimizers.Adam(2e-3)), ...)`. The inner optimizer does
+    clipping, decay, accumulation and schedules, after the mean. All workers start from the weights
+    of worker 0, and their weights stay bitwise equal. Weights of classes, which are split over
+    workers, are not averaged: their gradients already cover the global batch. In a single process
+    only the inner optimizer runs.
 
-    Gradients that are `tf.IndexedSlices`, of embeddings, reach the inner optimizer with one slice a
-    row. In one process Keras's gradients repeat rows, and its optimizers clip and square each slice
-    for itself; there `RowAdam` and its like add slices up first, as here.
+    Gradients that are `tf.IndexedSlices`, of embeddings, reach the inner optimizer with one slice
+    per row. In a single process Keras's gradients repeat rows, and its optimizers clip and square
+    each slice separately; `RowAdam` and similar optimizers add slices up first, as here.
 
     Cost: one collective per step for all dense gradients; one for all `tf.IndexedSlices`, and two
-    for each of them. Every `check_every` steps one more, of 8 bytes.
+    for each of them. One more, of 8 bytes, every `check_every` steps.
 
     Args:
         inner_optimizer: A Keras optimizer, or its name. Default `"rmsprop"`, as in `compile`.
-        check_every: After how many steps the workers compare their weights bit by bit; 0: never.
-            Default 100.
+        check_every: The number of steps after which the workers compare their weights bitwise; 0:
+            never. Default 100.
         name: The name of the optimizer.
 
     Raises:
-        TypeError: `inner_optimizer` is no Keras optimizer.
+        TypeError: `inner_optimizer` is not a Keras optimizer.
         ValueError: It scales the loss or averages weights (`use_ema`); `check_every` is negative.
             When it is built: the model or the optimizer is not the same on all workers.
         tf.errors.InvalidArgumentError: In a step: weights differ between workers.
@@ -60,12 +60,12 @@ class DataParallel(keras.optimizers.Optimizer):
             _check_inner(part)
         self.inner_optimizer = inner
         self.check_every = integer_argument("check_every", check_every, at_least=0)
-        # What heads look at.
+        # Heads read this.
         self.gradient_accumulation_steps = inner.gradient_accumulation_steps
 
     @property
     def learning_rate(self) -> Any:
-        """That of the inner optimizer."""
+        """The learning rate of the inner optimizer."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
@@ -74,16 +74,16 @@ class DataParallel(keras.optimizers.Optimizer):
 
     @property
     def iterations(self) -> Any:
-        """The steps of the inner optimizer."""
+        """The number of steps of the inner optimizer."""
         return self.inner_optimizer.iterations
 
     @property
     def variables(self) -> list[Any]:
-        """Those of the inner optimizer, behind two that Keras gives any optimizer."""
+        """The inner optimizer's variables, after two that Keras adds to any optimizer."""
         return [*self._variables, *self.inner_optimizer.variables]
 
     def build(self, variables: list[Any]) -> None:
-        """Builds the inner optimizer, and gives all workers the same start."""
+        """Builds the inner optimizer, and copies the weights of worker 0 to all workers."""
         if self.built:
             return
         workers = current()
@@ -104,7 +104,7 @@ class DataParallel(keras.optimizers.Optimizer):
         self.built = True
 
     def apply(self, grads: Iterable[Any], trainable_variables: Any = None) -> None:
-        """Takes a step with the mean over workers of the gradients."""
+        """Takes a step with the mean of the gradients over workers."""
         gradients = list(grads)
         variables = (
             self._trainable_variables if trainable_variables is None else trainable_variables
@@ -124,7 +124,7 @@ class DataParallel(keras.optimizers.Optimizer):
             self._check_now_and_then(workers, variables)
 
     def load_own_variables(self, store: Any) -> None:
-        """Loads what was saved; of slots with a row per class, this worker's rows."""
+        """Loads saved variables; for slots with a row per class, this worker's rows."""
         super().load_own_variables(own_rows(store, self.variables, self.name))
 
     def finalize_variable_values(self, var_list: list[Any]) -> None:
@@ -147,7 +147,7 @@ class DataParallel(keras.optimizers.Optimizer):
         return cls(**{**config, "inner_optimizer": inner})
 
     def _load_own_rows_of_inner(self) -> None:
-        """Has the inner optimizer, which Keras loads by itself, load this worker's rows."""
+        """Makes the inner optimizer, which Keras loads separately, load this worker's rows."""
         inner = self.inner_optimizer
         load = inner.load_own_variables
 
@@ -169,10 +169,10 @@ class DataParallel(keras.optimizers.Optimizer):
 def mean_over_workers(
     workers: Workers, gradients: Sequence[Any], names: Sequence[str]
 ) -> list[Any]:
-    """Returns the mean of each gradient, which has a name. Bit by bit the same on all workers.
+    """Returns the mean of each named gradient, bitwise the same on all workers.
 
-    They are tensors, `tf.IndexedSlices`, whose slices of equal rows come out added up, or None,
-    which stays; of the same kinds on all workers.
+    A gradient is a tensor, `tf.IndexedSlices` or None, and of the same kind on all workers. Slices
+    of equal rows are added up; None stays None.
     """
     means = list(gradients)
     dense = [at for at, g in enumerate(means) if isinstance(g, tf.Tensor)]
@@ -225,9 +225,10 @@ def _slices(
 
 
 def with_parts(optimizer: Any) -> list[Any]:
-    """Returns an optimizer, and those that it hands variables to, and so on.
+    """Returns an optimizer and all optimizers inside it.
 
-    A `MultiOptimizer` has some once it is built; `fit` does so before it traces a step.
+    A `MultiOptimizer` has inner optimizers once it is built; `fit` builds it before it traces a
+    step.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     parts = [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]
@@ -245,7 +246,7 @@ def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:
 
 
 def _refuse_norms(inner: Any) -> None:
-    """Refuses optimizers that use the norm of a whole weight: a worker has only a part of it."""
+    """Raises an error for optimizers that use the norm of a weight: workers hold only parts."""
     clips = {name: getattr(inner, name) for name in ("clipnorm", "global_clipnorm")}
     if isinstance(inner, _BY_NORMS) or any(clips.values()):
         raise ValueError(

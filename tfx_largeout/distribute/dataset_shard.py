@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shard: this worker's part of each batch of a data set."""
+"""shard: this worker's part of each batch of a dataset."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfx_largeout.tensorflow_internals import batch_size_of
 
 
 def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the data set of this worker's part of each batch; alone, the data set itself.
+    """Returns the dataset with this worker's part of each batch; alone, the dataset itself.
 
-    Of a batch of B examples worker r has those from r n on, n = ceil(B / R). So that all parts have
-    n examples, the last ones are filled up with examples whose weight is -0.0, which heads leave
-    out: nothing counts twice. Elements `(x, y)` get weights of 1 for it. Elements `x`, for
-    `predict`, are not filled up, and the last parts may be smaller, or empty.
+    Of a batch of B examples, worker r gets the n = ceil(B / R) examples from r n on. The last parts
+    are padded to n examples with examples of weight -0.0, which heads leave out, so that no example
+    counts twice. For this, elements `(x, y)` get weights of 1. Elements `x`, for `predict`, are not
+    padded, and the last parts may be smaller, or empty.
 
     All workers must read the same batches: give `shuffle` a seed, the same everywhere.
 
@@ -27,9 +27,9 @@ def shard(dataset: tf.data.Dataset) -> tf.data.Dataset:
             sparse tensors, in any nesting. The batch size is the global one.
 
     Raises:
-        TypeError: It is no `tf.data.Dataset`.
-        ValueError: Workers have data sets of different numbers of batches, batch sizes or kinds of
-            elements, or an element is no batch.
+        TypeError: `dataset` is not a `tf.data.Dataset`.
+        ValueError: Datasets of workers differ in the number of batches, the batch size or the kind
+            of elements, or an element is not a batch.
     """
     if not isinstance(dataset, tf.data.Dataset):
         raise TypeError(f"dataset must be a tf.data.Dataset; got {dataset!r}")
@@ -66,7 +66,7 @@ def _kind(spec: Any) -> str:
 
 
 def padded_part(workers: Workers, x: Any, y: Any, weight: Any = None) -> Any:
-    """Returns a worker's part of a batch, filled up, and its weights: see `shard`."""
+    """Returns a worker's part of a batch, padded, and its weights: see `shard`."""
     size, start, each = _place(workers, x)
     x, y = _rows((x, y), size, start, each)
     places = start + tf.range(each)
@@ -75,7 +75,7 @@ def padded_part(workers: Workers, x: Any, y: Any, weight: Any = None) -> Any:
 
 
 def _place(workers: Workers, x: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the size of a batch, where a worker's part begins, and the size of a part."""
+    """Returns the size of a batch, the start of a worker's part, and the size of a part."""
     size = _batch_size(x)
     each = (size + workers.size - 1) // workers.size
     return size, workers.rank * each, each
@@ -91,7 +91,7 @@ def _batch_size(x: Any) -> tf.Tensor:
 
 
 def _rows(x: Any, size: tf.Tensor, start: tf.Tensor, number: tf.Tensor) -> Any:
-    """Returns so many rows from `start` on; behind the last one copies of it, or empty rows."""
+    """Returns `number` rows from `start` on; after the last row, copies of it or empty rows."""
     return tf.nest.map_structure(lambda leaf: _rows_of_leaf(leaf, size, start, number), x)
 
 
@@ -108,7 +108,7 @@ def _rows_of_leaf(leaf: Any, size: tf.Tensor, start: tf.Tensor, number: tf.Tenso
 
 
 def _weights(weight: tf.Tensor, places: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    """Returns the weights at some places, and -0.0 at those behind the last one, and only there."""
+    """Returns the weights at some places; -0.0 only at places after the last weight."""
     weight = weight if weight.dtype.is_floating else tf.cast(weight, tf.float32)
     own = tf.gather(weight, tf.minimum(places, size - 1))
     own = tf.where(tf.equal(own, 0), tf.zeros_like(own), own)

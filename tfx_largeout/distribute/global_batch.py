@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The global batch: the examples of all workers, or what belongs to them, on each worker.
+"""The global batch: the examples of all workers, gathered on each worker.
 
 With groups of workers it is the batch of a group.
 """
@@ -26,7 +26,7 @@ class GlobalBatch(NamedTuple):
     label_ids: tf.Tensor  # [N, K] int64, padded with -1
     weights: tf.Tensor | None  # [N]
     mask: tf.Tensor | None  # [N] bool
-    own: tf.Tensor | None  # [n], where those of this worker stand; None: they are all there are
+    own: tf.Tensor | None  # [n], the places of this worker's examples; None: all
     label_values: tf.Tensor | None = None  # [N, K], of the dtype of h
     most: tf.Tensor | None = None  # [] int64: at least N of each group
 
@@ -36,13 +36,13 @@ class GlobalBatch(NamedTuple):
 
 
 class GatheredLabels(NamedTuple):
-    """What is known everywhere of the N examples of all workers, by rank."""
+    """The data of all workers' N examples that each worker holds, ordered by rank."""
 
     label_ids: tf.Tensor  # [N, K] int64, padded with -1; K is at least 1
     weights: tf.Tensor | None  # [N] float64
     mask: tf.Tensor | None  # [N] bool
-    parts: Parts  # whose each example is
-    kept: tf.Tensor | None  # [n], which of this worker's rows are its examples; None: all
+    parts: Parts  # the worker of each example
+    kept: tf.Tensor | None  # [n], the rows of this worker that are examples; None: all
     label_values: tf.Tensor | None  # [N, K] float64
 
 
@@ -57,14 +57,15 @@ def gather_examples(
     mask: tf.Tensor | None = None,
     label_values: tf.Tensor | None = None,
 ) -> GlobalBatch:
-    """Gathers examples. Two collectives: where all are, and then everything in one tensor.
+    """Gathers examples, in two collectives: a meeting, then all data in one tensor.
 
-    The parts may be of any sizes, 0 included. Examples whose weight is -0.0 were added by `shard`
-    to make parts equal, and are left out. The gradient of h is summed over workers, each of which
-    gets its own part, times everyone: `DataParallel` takes the mean of gradients over them.
+    The parts may have any sizes, 0 included. Examples of weight -0.0, which `shard` adds to make
+    parts equal, are left out. The gradient of h is summed over workers, and each worker gets its
+    part times the number of all workers: `DataParallel` averages gradients over them.
 
-    Site, phase and step are as `meet` takes them; h is float32 or float64, and the rest as in
-    `GlobalBatch`: on all workers or on none, of any K. Alone, the batch is what is given.
+    `site`, `phase` and `step` are as in `meet`; h is float32 or float64. Other arguments are as in
+    `GlobalBatch`: given on all workers or on none, with any K. A single process gets its arguments
+    back.
     """
     if workers.alone:
         return GlobalBatch(hidden, label_ids, weights, mask, None, label_values)
@@ -136,7 +137,7 @@ def gather_labels(
     mask: Any,
     label_values: Any,
 ) -> GatheredLabels:
-    """As `gather_examples` of several workers, where h stays with its worker."""
+    """Does the same as `gather_examples` for several workers, but does not send h."""
     no_hidden = tf.zeros([tf.shape(label_ids)[0], 0], tf.float64)
     of_labels = label_ids, weights, mask, label_values
     found, parts, real = _gathered(workers, site, (phase, step), no_hidden, *of_labels)
@@ -160,9 +161,9 @@ def _gathered(
     mask: tf.Tensor | None,
     label_values: tf.Tensor | None,
 ) -> tuple[tuple[Any, ...], Parts, tf.Tensor | None]:
-    """Returns h, label ids, weights, mask and values of all; whose they are; what stays, None: all.
+    """Returns all h, label ids, weights, masks and values; their workers; and the rows kept.
 
-    All of it is sent as whole numbers of the same bits; to train, h is sent in `wire_dtype`.
+    All data is sent as integers of the same bits; in training h is sent in `wire_dtype`.
     """
     width, dtype = hidden.shape[1], hidden.dtype
     sent = workers.sent_dtype(dtype) if when[0] == TRAIN else dtype
@@ -205,11 +206,11 @@ def _gathered(
 
 
 class Parts:
-    """Where the examples of the workers stand, when parts are padded to the size of the largest.
+    """The places of each worker's examples when parts are padded to the largest size.
 
     Args:
         workers: More than one.
-        sizes: `[R]` int64: how many examples each has.
+        sizes: `[R]` int64: the number of examples per worker.
     """
 
     most: tf.Tensor | None = None  # at least the number of examples of each group
@@ -217,40 +218,40 @@ class Parts:
     def __init__(self, workers: Workers, sizes: tf.Tensor) -> None:
         self._workers = workers
         self._rows = sizes[workers.rank]
-        # A collective of nothing would end the process.
+        # A collective of an empty tensor would kill the process.
         self._capacity = tf.maximum(tf.reduce_max(sizes), 1)
         places = tf.where(tf.sequence_mask(sizes, self._capacity))
         self._places = places[:, 0] * self._capacity + places[:, 1]
 
     @classmethod
     def even(cls, workers: Workers, number: tf.Tensor) -> Parts:
-        """Returns parts of so many examples, which all workers have, as equal as can be."""
+        """Returns parts, whose sizes differ by at most 1, of examples that all workers have."""
         ranks = tf.range(workers.size, dtype=tf.int64)
         return cls(workers, (tf.cast(number, tf.int64) + workers.size - 1 - ranks) // workers.size)
 
     @property
     def ranks(self) -> tf.Tensor:
-        """`[N]` int64: whose each example is that is kept."""
+        """`[N]` int64: the worker of each kept example."""
         return self._places // self._capacity
 
     @property
     def own(self) -> tf.Tensor:
-        """Where, among the examples that are kept, those of this worker stand."""
+        """The places of this worker's examples among the kept examples."""
         return tf.where(tf.equal(self.ranks, self._workers.rank))[:, 0]
 
     def keep(self, real: tf.Tensor) -> None:
-        """Leaves out all examples but those at some places."""
+        """Keeps only the examples at some places."""
         self._places = tf.gather(self._places, real)
 
     def gathered(self, own: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the rows of all workers, `[N, ...]`, of those of this one."""
+        """Gathers the rows of all workers, `[N, ...]`, from each worker's rows."""
         padded = tf.pad(own, [[0, self._capacity - self._rows], [0, 0]])
         every = self._workers.gather(padded, name)
         shape = tf.stack([self._workers.size * self._capacity, tf.shape(padded, tf.int64)[1]])
         return tf.gather(tf.reshape(every, shape), self._places)
 
     def sum_of_own(self, every: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum over workers of rows `[N, D]`, this worker's part, 0 where left out."""
+        """Returns this worker's part of the sum of rows `[N, D]` over workers; 0 where left out."""
         size, width = self._workers.size, every.shape[1]
         shape = tf.stack([size * self._capacity, tf.constant(width, tf.int64)])
         padded = tf.scatter_nd(self._places[:, tf.newaxis], every, shape)
@@ -260,6 +261,6 @@ class Parts:
 
 
 def _is_minus_zero(x: tf.Tensor) -> tf.Tensor:
-    """Says which of some weights are those of examples that `shard` has added."""
+    """Returns which weights belong to examples that `shard` has added."""
     integer, pattern = _MINUS_ZERO[x.dtype]
     return tf.equal(tf.bitcast(x, integer), tf.constant(pattern, integer))

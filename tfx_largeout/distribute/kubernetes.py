@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kubernetes_workers: the workers that are pods of an indexed Job of Kubernetes."""
+"""kubernetes_workers: workers that are the pods of an indexed Job of Kubernetes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def kubernetes_workers(size: int, service: str, port: int = 8888) -> tuple[list[
 
     `tlo.distribute.connect(*tlo.distribute.kubernetes_workers(4, "over-workers"))`
 
-    Pod i of the job has the name `JOB-i`, and the address `JOB-i.SERVICE:port`. That takes
-    `completionMode: Indexed`, and a headless service, which is the `subdomain` of the pods and has
-    `publishNotReadyAddresses: true`: examples/kubernetes.yaml.
+    Pod i of the job has the name `JOB-i`, and the address `JOB-i.SERVICE:port`. The job needs
+    `completionMode: Indexed` and a headless service: the `subdomain` of the pods, with
+    `publishNotReadyAddresses: true`. See examples/kubernetes.yaml.
 
     Args:
         size: The number of pods: `completions` and `parallelism` of the job.
         service: The name of the headless service.
-        port: Of each pod. Default 8888.
+        port: The port of each pod. Default 8888.
 
     Raises:
-        RuntimeError: The process is in no pod of an indexed Job.
-        ValueError: `size` is not above the index of this pod, `service` is empty, or `port` is no
-            port.
+        RuntimeError: The process is not in a pod of an indexed Job.
+        ValueError: `size` is not above the index of this pod, `service` is empty, or `port` is not
+            a valid port.
     """
     size = integer_argument("size", size, at_least=1)
     port = integer_argument("port", port, 1, 65535)

@@ -16,21 +16,21 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 _EXIT_INTERRUPTED = 130
-_GRACE = 5.0  # seconds that workers get to end by themselves
+_GRACE = 5.0  # seconds for workers to end by themselves
 _POLL = 0.1
 
 
 def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     """Runs a Python script as several workers on this machine, each with a TF_CONFIG.
 
-    What they print comes out line by line, after the worker's number. If one fails, Ctrl-C is
-    pressed or SIGTERM comes, all are ended; after a failure they are started again, on other ports,
-    as often as `restarts` says. The cores are divided among the workers, if the environment does
-    not say otherwise with TF_NUM_INTRAOP_THREADS.
+    Their output is printed line by line, after the worker's number. All are ended if one fails, on
+    Ctrl-C and on SIGTERM; after a failure they are started again, on other ports, at most
+    `restarts` times. The cores are divided among the workers, unless the environment sets
+    TF_NUM_INTRAOP_THREADS.
 
     Returns the exit code: 0; or the exit code of the first worker that failed (128 + n if signal n
-    ended it), the last time; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM, when
-    all have ended.
+    ended it), in the last attempt; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM,
+    when all have ended.
     """
     with _ended_by_sigterm():
         for restart in range(restarts + 1):
@@ -44,7 +44,7 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Within it SIGTERM raises `SystemExit`, once; but in the main thread alone."""
+    """A context in which SIGTERM raises `SystemExit`, once; only in the main thread."""
 
     def end(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -92,7 +92,7 @@ def worker_environment(addresses: Sequence[str], rank: int) -> dict[str, str]:
 
 
 def free_addresses(number: int) -> list[str]:
-    """Returns addresses of this machine with ports that are free."""
+    """Returns addresses of this machine with free ports."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
         for s in sockets:
@@ -113,7 +113,7 @@ def _start(command: Sequence[str], addresses: list[str], rank: int) -> subproces
 
 
 def _first_failure(processes: list[subprocess.Popen[str]]) -> int:
-    """Waits for all; returns 0, or as soon as one fails its exit code."""
+    """Waits for all workers and returns 0, or the exit code of the first that fails."""
     running = list(processes)
     while running:
         for process in running:
@@ -136,7 +136,7 @@ def _tell(what: str) -> None:
 
 
 def _end(processes: list[subprocess.Popen[str]]) -> None:
-    """Ends those that still run; TensorFlow's server does not listen to SIGTERM."""
+    """Ends workers that still run; TensorFlow's server ignores SIGTERM."""
     end = time.monotonic() + _GRACE
     for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -147,7 +147,7 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def _print_lines(rank: int, lines: IO[str] | None) -> None:
-    """Prints what a worker says; reads on if nobody takes it any more, so that it can go on."""
+    """Prints a worker's output; with stdout closed, reads on, so that the worker can go on."""
     for line in lines or ():
         text = f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}"
         encoding = sys.stdout.encoding or "utf-8"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meetings: workers say where they are and what they have, so that all get an error, or none."""
+"""Meetings: workers compare their places and data, so that all get an error, or none."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PHASES = (
     "epoch, 5 a checkpoint or a file"
 )
 _SAME = 4  # phase, site, step, form
-_NUMBERS = 8  # of each worker at a meeting
-_LONGEST = 2000  # bytes of a message that the others get
+_NUMBERS = 8  # per worker at a meeting
+_LONGEST = 2000  # bytes of a message to the others
 _LEFT_OUT = b" [...] "
 _KINDS: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, RuntimeError)
 
@@ -29,19 +29,19 @@ Result = TypeVar("Result")
 def meet(
     workers: Workers, phase: int, site: str, step: Any = 0, form: int = 0, numbers: Any = ()
 ) -> tf.Tensor:
-    """Checks that all workers are at the same place, and tells each what the others say.
+    """Checks that all workers are at the same place, and returns the numbers of each.
 
-    There is one such collective for all places, so that workers at different ones hear of each
-    other here, instead of waiting for each other in different collectives. Where they are not at
-    the same place, all of them get an `InvalidArgumentError`.
+    All places share this one collective, so that workers at different places meet here instead of
+    waiting for each other in different collectives. If their places differ, all of them get an
+    `InvalidArgumentError`.
 
     Args:
-        workers: The workers; alone, nobody else says anything.
+        workers: The workers; alone, there is nothing to compare.
         phase: One of the constants of this module.
-        site: Who calls, such as the name of a head.
+        site: The caller, such as the name of a head.
         step: The number of the step, `[]`.
-        form: What this worker has, as one number; it must be the same everywhere.
-        numbers: Up to four, which may differ. They are returned, `[R, len(numbers)]` int64.
+        form: The form of this worker's data, as one number; it must be the same everywhere.
+        numbers: Up to four numbers, which may differ; returned as `[R, len(numbers)]` int64.
     """
     if workers.alone:
         return tf.zeros([1, 0], tf.int64) if not numbers else tf.stack([[*map(_int64, numbers)]])
@@ -64,25 +64,25 @@ def meet(
 
 
 def agree(workers: Workers, site: str, facts: dict[str, Any]) -> None:
-    """Refuses what is not the same on all workers, on all workers. Runs eagerly.
+    """Raises an error on all workers if facts differ between workers. Runs eagerly.
 
     Args:
         workers: The workers; alone, nothing happens.
-        site: Who calls.
-        facts: What must be the same, by name: of each kind of call always the same names, four at
-            most. Integers below 2^63 are told in the error, anything else is compared only.
-            Functions are asked for what takes long to find.
+        site: The caller.
+        facts: Values that must be the same, by name: at most four, always the same names for a
+            site. The error shows integers below 2^63; other values are only compared. Functions are
+            called for values that take long to compute.
 
     Raises:
         ValueError: A fact differs.
-        RuntimeError: It is called in a graph that is not a function's, as within a model that Keras
-            builds in `fit`.
+        RuntimeError: It is called in a graph that is not a function's, such as in a model that
+            Keras builds in `fit`.
         tf.errors.InvalidArgumentError: Other workers are at another place.
     """
     if workers.alone:
         return
     with tf.init_scope():
-        if not tf.executing_eagerly():  # as where Keras finds out shapes
+        if not tf.executing_eagerly():  # such as where Keras infers shapes
             raise RuntimeError(
                 f"{site} must be built before the model is called in a graph, where several "
                 "workers train it; got a model that fit builds. Begin it with keras.Input(...)"
@@ -113,10 +113,10 @@ def _number(value: Any) -> int:
 
 
 def check_alike(workers: Workers, variables: Sequence[Any]) -> None:
-    """Refuses Keras variables that differ between workers. A collective of 8 bytes.
+    """Raises an error if Keras variables differ between workers. A collective of 8 bytes.
 
     Raises:
-        tf.errors.InvalidArgumentError: They differ. Raised on all workers.
+        tf.errors.InvalidArgumentError: They differ; raised on all workers.
     """
     if not variables:
         return
@@ -134,17 +134,17 @@ def check_alike(workers: Workers, variables: Sequence[Any]) -> None:
 
 
 def bits_of(variables: Sequence[Any]) -> tf.Tensor:
-    """Returns the sum of `sum_of_bits` over Keras variables, at least one: their places count."""
+    """Returns the sum of `sum_of_bits` over Keras variables, at least one; their order counts."""
     values = map(tf.convert_to_tensor, variables)
     return tf.add_n([sum_of_bits(value, place) for place, value in enumerate(values)])
 
 
 def sum_of_bits(value: tf.Tensor, place: int) -> tf.Tensor:
-    """Returns a number `[]` int64 that is the same for the same bits, and hardly for others.
+    """Returns a hash of the bits, `[]` int64.
 
     Args:
-        value: Of numbers.
-        place: Which of several weights it is, from 0: they may not change places.
+        value: A tensor of numbers.
+        place: The place of the weight in a list, from 0; it changes the hash.
     """
     if value.dtype == tf.bool:
         value = tf.cast(value, tf.int8)
@@ -154,12 +154,12 @@ def sum_of_bits(value: tf.Tensor, place: int) -> tf.Tensor:
 
 
 def together(workers: Workers, site: str, action: Callable[[], Result]) -> Result:
-    """Runs what talks to no other worker, waits for the others, and returns what it returns.
+    """Runs an action that does not communicate, waits for the others, and returns its result.
 
     Raises:
-        Exception: The action's own. Where it has succeeded: an `OSError`, `ValueError`, `TypeError`
-            or `RuntimeError`, of the kind and with the message of that of the first worker on which
-            it has not.
+        Exception: The error of the action. Where it succeeded here: an `OSError`, `ValueError`,
+            `TypeError` or `RuntimeError`, with the kind and message of the first worker on which it
+            failed.
         tf.errors.InvalidArgumentError: Other workers are at another place.
     """
     if workers.alone:
@@ -187,7 +187,7 @@ def _kind_of(error: Exception) -> int:
 
 def _packed(message: str) -> tf.Tensor:
     data = message.encode()
-    if len(data) > _LONGEST:  # TensorFlow says what is wrong at the end, behind the places
+    if len(data) > _LONGEST:  # the end of TensorFlow's messages has the cause
         data = data[: _LONGEST // 4] + _LEFT_OUT + data[len(_LEFT_OUT) - _LONGEST * 3 // 4 :]
     return tf.constant(list(data.ljust(_LONGEST, b"\0")), tf.int32)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of any dtype as int32 of the same bits, so that one collective can send them all."""
+"""Packs numbers of any dtype as int32 of the same bits, for one collective."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 def packed(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     """Returns numbers `[n, k]`, rounded to a dtype of 2, 4 or 8 bytes, as the int32 of its bits."""
     x, k = tf.cast(x, dtype), x.shape[1]
-    if dtype.size == 2:  # two in each
+    if dtype.size == 2:  # two per int32
         x = tf.pad(x, [[0, 0], [0, tf.shape(x)[1] % 2]])
         x = tf.reshape(x, [tf.shape(x)[0], tf.shape(x)[1] // 2, 2])
     bits = tf.bitcast(x, tf.int32)
@@ -19,7 +19,7 @@ def packed(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def unpacked(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Undoes `packed`, except for a column that fills up an odd number of 2 bytes each."""
+    """Undoes `packed`, except for the column that pads an odd number of 2-byte values."""
     words = max(dtype.size // 4, 1)
     shape = [tf.shape(bits)[0], tf.shape(bits)[1] // words]
     numbers = tf.bitcast(tf.reshape(bits, [*shape, words]) if words > 1 else bits, dtype)

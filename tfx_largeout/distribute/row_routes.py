@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RowRoutes: the ways of rows of classes between the workers that have and those that need them."""
+"""RowRoutes: sends rows of classes from workers that hold them to workers that need them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tfx_largeout.distribute.workers import Workers
 
 
 class RowRoutes:
-    """Who has and who needs the rows of labels.
+    """Which workers hold the rows of labels, and which need them.
 
-    All workers know all labels, so nobody has to ask. A worker gets the row of a class once,
-    however many of its examples have that label. What a worker has for another is padded to the
-    most that any has for any other.
+    All workers know all labels, so no worker sends requests. A worker gets the row of a class once,
+    however many of its examples have that label. The rows for each pair of workers are padded to
+    the largest number of any pair.
 
-    Cost: O(L log L) for L labels. `fetch` and `push` receive (R - 1) m rows, m that most: about
-    f (B / R) K of them, f = (R - 1) / R, where labels differ and are spread evenly.
+    Cost: O(L log L) for L labels. `fetch` and `push` receive (R - 1) m rows, m that largest number:
+    about f (B / R) K rows, f = (R - 1) / R, if labels differ and are spread evenly.
 
-    The labels are those of all workers, `[N, K]` int64, padded with -1, and parts say whose each
-    example is.
+    `label_ids` are the labels of all workers, `[N, K]` int64, padded with -1; `parts` has the
+    worker of each example.
 
     Attributes:
         rows: `[r]` int64: the rows here that any worker needs, each once.
-        places: `[n, K]` int64: where in `fetch` the rows of the labels of this worker's examples
-            are; at padding m, the number of rows that it needs.
+        places: `[n, K]` int64: the places in `fetch` of the label rows of this worker's examples;
+            for padding the number of rows that it needs.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RowRoutes:
         self._workers, self._site = workers, site
         keys = label_ids + shard.num_classes * parts.ranks[:, tf.newaxis]
         at_labels = tf.where(label_ids >= 0)
-        # A pair is a worker and a class that it needs.
+        # A pair is a worker and a class whose row it needs.
         pairs, of_label = tf.unique(tf.gather_nd(keys, at_labels))
         needs, ids = pairs // shard.num_classes, pairs % shard.num_classes
         owner, row = shard.owners(ids)
@@ -52,15 +52,16 @@ class RowRoutes:
         self.places = tf.gather(places, parts.own)
 
     def fetch(self, rows: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the rows that this worker needs, and one of zeros, `[m + 1, D]` of `[r, D]`."""
+        """Returns the needed rows and a last row of zeros, `[needed + 1, D]`, from `[r, D]`."""
         sent = self._exchange(self._to_needing, tf.gather(rows, self._of_given), name)
         fetched = tf.gather_nd(sent, self._from_owner)
         return tf.pad(tf.ensure_shape(fetched, [None, rows.shape[1]]), [[0, 1], [0, 0]])
 
     def push(self, rows: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum over workers of what each has for the rows here, `[r, D]`.
+        """Returns the sum over workers of their values for the rows here, `[r, D]`.
 
-        That is `[m + 1, D]` for the classes that a worker needs, of which the last is of none.
+        Each worker passes values for the rows that it needs, as `fetch` returns them; the last is
+        ignored.
         """
         sent = self._exchange(self._from_owner, rows[:-1], name)
         given = tf.gather_nd(sent, self._to_needing)
@@ -76,7 +77,7 @@ class RowRoutes:
 
 
 def _places_in_groups(groups: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns the place of each element among those of its group, and the size of the largest."""
+    """Returns the place of each element within its group, and the size of the largest group."""
     order = tf.cast(tf.argsort(groups, stable=True), tf.int64)
     sizes = tf.math.unsorted_segment_sum(tf.ones_like(groups), groups, number)
     starts = tf.cumsum(sizes, exclusive=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""slurm_workers: the workers that Slurm's srun has started."""
+"""slurm_workers: workers that Slurm's srun has started."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def slurm_workers(port: int = 8888) -> tuple[list[str], int]:
     `tlo.distribute.connect(*tlo.distribute.slurm_workers())`
 
     Task i of a machine, counted from 0, has the port `port + i`. Tasks are numbered machine after
-    machine, as srun does it without `--distribution`.
+    machine, as by srun without `--distribution`.
 
     Args:
         port: The port of the first task of each machine. Default 8888.
 
     Raises:
-        RuntimeError: The process is no task of a Slurm step.
-        ValueError: `port` is no port.
+        RuntimeError: The process is not a task of a Slurm step.
+        ValueError: `port` is not a valid port.
     """
     port = integer_argument("port", port, at_least=1)
     missing = [name for name in _VARIABLES if name not in os.environ]

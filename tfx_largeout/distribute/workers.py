@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers: processes that train a model together, and all that they can send each other."""
+"""Workers: processes that train a model together, and their collectives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Choice = TypeVar("Choice")
 
 
 class Workers:
-    """`size` workers, of which this is number `rank`: the only way by which they communicate.
+    """The workers that train together; all communication goes through this class.
 
     All workers must call the same methods in the same order, with tensors of the same shape. Each
     call has a name. A transport defines `gather`, `add_up` and `exchange`; the rest is made of
@@ -25,11 +25,12 @@ class Workers:
 
     Args:
         size: The number of workers R.
-        rank: The number of this one.
-        wire_dtype: In which float32 activations and gradients are sent, float32 or bfloat16.
+        rank: The number of this worker.
+        wire_dtype: The dtype in which float32 activations and gradients are sent, float32 or
+            bfloat16.
 
     Attributes:
-        everyone: All workers; of a group, also those of the other groups.
+        everyone: All workers, of all groups.
         group: The group of this worker. Without groups: all workers.
     """
 
@@ -46,11 +47,11 @@ class Workers:
 
     @property
     def alone(self) -> bool:
-        """Whether there is one worker only. For this folder: others need not ask."""
+        """Whether there is only one worker. For use in this folder only."""
         return self.everyone.size == 1
 
     def divide(self, data_replicas: int) -> None:
-        """Makes this number of groups, of equal size and of consecutive ranks."""
+        """Divides the workers into groups of equal size and of consecutive ranks."""
         members = self.size // data_replicas
         group, place = divmod(self.rank, members)
         self.group = self.some(range(group * members, (group + 1) * members))
@@ -63,7 +64,7 @@ class Workers:
         raise NotImplementedError
 
     def gather(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns what all workers have, `[R, ...]`; not bfloat16, not bool. No gradient."""
+        """Returns the x of all workers, `[R, ...]`; not bfloat16, not bool. No gradient."""
         raise NotImplementedError
 
     def add_up(self, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -71,13 +72,13 @@ class Workers:
         raise NotImplementedError
 
     def exchange(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns what each worker has for this one, `[R, ...]`, of what this one has for each."""
+        """Sends row r of x to worker r; returns the rows sent to this worker, `[R, ...]`."""
         raise NotImplementedError
 
     def sum(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum over workers; the gradient is passed on as it is.
+        """Returns the sum over workers; the gradient is passed on unchanged.
 
-        What is computed from the sum is the same on all workers, and so is its gradient.
+        All workers compute the same from the sum, so its gradient is the same on all.
         """
         if not x.dtype.is_floating:
             return self.add_up(x, name)
@@ -89,7 +90,7 @@ class Workers:
         return run(x)
 
     def log_sum_exp(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns log sum_r e^{x_r} of what worker r has, which gets its part of the gradient."""
+        """Returns log sum_r e^{x_r} over workers r; each worker gets its part of the gradient."""
 
         @tf.custom_gradient
         def run(x: tf.Tensor) -> Any:
@@ -100,9 +101,9 @@ class Workers:
         return run(x)
 
     def share(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns x, which all workers have; the gradient is summed over workers.
+        """Returns x, which is the same on all workers; the gradient is summed over workers.
 
-        For what meets the classes of this worker alone: each knows a part of the gradient.
+        For x that is used only with this worker's classes: each worker has a part of the gradient.
         """
 
         @tf.custom_gradient
@@ -112,9 +113,9 @@ class Workers:
         return run(x)
 
     def by_group(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns x, which is the same on all workers; the gradient is multiplied by the groups.
+        """Returns x, the same on all workers; multiplies the gradient by the number of groups.
 
-        Each group knows the gradient by its part of the batch. Then the mean over workers, as
+        Each group computes the gradient of its part of the batch. Then the mean over workers, as
         `DataParallel` computes it, is the sum over the groups.
         """
         if self.replicas.alone:
@@ -128,7 +129,7 @@ class Workers:
         return run(x)
 
     def sum_of_own(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum over workers of what each has for this one, `[...]` of `[R, ...]`.
+        """Returns the sum over workers of their row for this worker, `[...]` from `[R, ...]`.
 
         Terms are sent in `wire_dtype`, and added in x's dtype.
         """
@@ -136,10 +137,10 @@ class Workers:
         return tf.reduce_sum(tf.cast(terms, x.dtype), axis=0)
 
     def sum_of_gradients(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the sum over workers of `[n]`, bit by bit the same on all. No gradient.
+        """Returns the sum over workers of `[n]`, bitwise the same on all. No gradient.
 
-        In bfloat16: each worker adds up its part of the terms in float32, and sends the sum, so
-        that a number is rounded twice, whatever R is.
+        In bfloat16 each worker adds up its part of the terms in float32 and sends the sum, so that
+        a number is rounded twice for any R.
         """
         if self.sent_dtype(x.dtype) == x.dtype:
             return self.sum(x, name)
@@ -154,7 +155,7 @@ class Workers:
         return self.wire_dtype if dtype == tf.float32 else dtype
 
     def first(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns what worker 0 has. No gradient."""
+        """Returns the x of worker 0. No gradient."""
         return self.add_up(x if self.rank == 0 else tf.zeros_like(x), "first/" + name)
 
     def any(self, x: tf.Tensor, name: str) -> tf.Tensor:
@@ -162,28 +163,28 @@ class Workers:
         return self.sum(tf.cast(x, tf.int32), name) > 0
 
     def longest(self, x: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the greatest of what the workers have. No gradient."""
+        """Returns the maximum over workers. No gradient."""
         return tf.reduce_max(self.gather(x, name), axis=0)
 
     def largest(self, x: tf.Tensor, place: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the greatest x of all workers, and its place: -1 if it is another worker's."""
+        """Returns the maximum of x over workers, and its place; -1 if another worker has it."""
         everybody = self.gather(tf.stop_gradient(x), name + "_of_each")
         is_here = tf.equal(tf.argmax(everybody, axis=0), self.rank)
         place = tf.where(is_here, place, tf.constant(-1, place.dtype))
         return self.sum(tf.where(is_here, x, 0), name), place
 
     def pick(self, alone: Choice, several: Choice) -> Choice:
-        """Returns that of two which is for so many workers, as a class or a function."""
+        """Returns the first of two for a single process, the second for several workers."""
         return several
 
     def refuse_several(self, message: str, error: type[Exception] = RuntimeError) -> None:
-        """Raises an error: what is done, or how, works in a single process only."""
-        # Keras takes a NotImplementedError of a layer's build for a layer without shapes.
+        """Raises an error: the call works only in a single process."""
+        # Keras ignores a NotImplementedError in a layer's build, as of a layer without shapes.
         raise error(message)
 
 
 class Alone(Workers):
-    """One process: each method returns what it gets, without an op."""
+    """A single process: each method returns its argument, without an op."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -211,18 +212,18 @@ _connected: Workers = ALONE
 
 
 def current() -> Workers:
-    """Returns the workers that this process has connected to; alone, if it has not."""
+    """Returns the workers that this process is connected to, or `Alone`."""
     return _connected
 
 
 def set_current(workers: Workers) -> None:
-    """Makes these the workers of the process."""
+    """Sets the workers of the process."""
     global _connected
     _connected = workers
 
 
 def require_alone(what: str) -> None:
-    """Raises a RuntimeError where the process is one of several workers."""
+    """Raises a RuntimeError if the process is one of several workers."""
     _connected.refuse_several(
         f"{what} must run in a single process; got {_connected.size} workers. See "
         "docs/guides/several_workers.md for what works with several."
