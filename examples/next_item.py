@@ -19,8 +19,8 @@ of the item embedding. `--head` chooses the loss, and the candidates of a traini
 Each epoch is validated on the item before the last of each user, over the whole catalogue without
 what the user had before; the best epoch's weights are kept. Then, once, the last item is ranked.
 The model is saved as model.keras, which loads where this file is imported, and exported for
-servers: `history` is padded with 0 behind, of any length (the last `--length` items count); an
-empty one gets what users begin with.
+servers: `inputs` are ids of items, padded with 0, of any length (the last `--length` count); an
+empty history gets what users begin with.
 """
 
 from __future__ import annotations
@@ -211,8 +211,9 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
-        help="biases of items, which start at log frequencies, as sigmoids and very large "
-        "catalogues need them; default: for gbce, and over 100,000 items",
+        help="biases of items, which start at log frequencies: sigmoids and very large catalogues "
+        "need them, and items that are never candidates, because they are never in training, are "
+        "recommended without; default: for gbce and in-batch, and over 100,000 items",
     )
     parser.add_argument("--blocks", type=recommender.NOT_NEGATIVE, default=2)
     parser.add_argument("--attention-heads", type=recommender.POSITIVE, default=2)
@@ -250,7 +251,8 @@ def choose(arguments: Any, histories: data.Histories, steps: int) -> None:
         pairs = int(histories.counts.sum()) * histories.num_classes
         arguments.head = "exact" if pairs <= MOST_PAIRS else "uniform"
     if arguments.bias is None:
-        arguments.bias = arguments.head == "gbce" or histories.num_classes > 100_000
+        needed = arguments.head in ("gbce", "in-batch")
+        arguments.bias = needed or histories.num_classes > 100_000
     if arguments.candidates is None:
         arguments.candidates = 100 if arguments.head in ("midx", "gbce") else 1000
     if arguments.epochs is None:

@@ -172,6 +172,20 @@ def test_defaults_are_those_for_the_size_of_the_data(example, actions, items, st
     given = example.parse(["none", "--head=midx", "--epochs=2", "--patience=1", "--bias"])
     example.choose(given, Histories, steps)
     assert tuple(getattr(given, name) for name in names) == ("midx", 100, 2, 1, True)
+    for head in HEADS:
+        given = example.parse(["none", f"--head={head}"])
+        example.choose(given, Histories, steps)
+        assert given.bias == (head in ("gbce", "in-batch") or items > 100_000)
+
+
+@pytest.mark.thorough
+def test_in_batch_candidates_leave_what_is_never_in_training(example, tmp_path):
+    rows = [
+        np.append(row[:-1], 100 * (1000 + u)) if u % 4 else row for u, row in enumerate(users())
+    ]
+    results = run(example, tmp_path, rows, "in-batch", epochs=12)
+    unknown = sum(u % 4 > 0 for u in range(len(rows)))
+    assert results["test"]["coverage@10"] <= ITEMS / (ITEMS + unknown)
 
 
 @pytest.mark.parametrize(
