@@ -28,7 +28,8 @@ class InBatch(Sampler):
     labels of the example itself are hits, which losses leave out.
 
     Only labels are candidates: a rare or new class is seldom a negative, so its logit stays too
-    high for long. If this matters, use another sampler.
+    high for long, and a class that is never a label is found too often. Start the bias at the log
+    frequencies (`initializers.LogFrequency`) against this, or use another sampler.
 
     The `LabelIntervals` are the index of the head, which creates them, counts each training step,
     and saves them. The logits of earlier batches' labels use the present rows of W.
