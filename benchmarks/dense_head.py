@@ -3,7 +3,7 @@
 
 The claim: a gradient step of the full softmax that gathers the target rows of W is no slower than
 TensorFlow's fused `sparse_softmax_cross_entropy_with_logits` (one label per example), and faster
-than one that gathers the target logits from the logits.
+than a step that gathers the target logits from the logits.
 
     python benchmarks/dense_head.py            # writes a CSV row
     python benchmarks/dense_head.py --quick    # a small one, nothing is written

@@ -45,7 +45,7 @@ ARRAYS = 10  # of a checkpoint
 
 
 class OfModel:
-    """A model with a W of so many bytes."""
+    """A model with a W of `gb` GB."""
 
     def __init__(self, folder: Path, gb: float) -> None:
         self.folder = folder

@@ -143,7 +143,7 @@ class Regression:
 def curve(
     regression: Regression, problem: Problem, rate: float, iterations: int, every: int
 ) -> list[dict[str, Any]]:
-    """Trains from 0; returns a row every so many iterations."""
+    """Trains from 0; returns rows at regular iterations."""
     regression.restart()
     rows, done = [], tf.constant(0)
     while True:

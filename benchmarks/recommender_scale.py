@@ -16,8 +16,8 @@ one table, and biases start at the log frequencies. Each method is a separate pr
 milliseconds are CPU time over all cores, which other work affects less than wall time, without
 evaluation. One row of results/recommender_scale.csv per method, with the first time at which the
 NDCG@10 of 1,000 users was half of `best`, and the evaluation of 10,000 users among all items: their
-ranks, and the best ten. `--serve` exports the trained model, without an index and with lists, of
-which enough are probed for a recall@10 of 0.95: results/recommender_scale_serving.csv.
+ranks, and the best ten. `--serve` exports the trained model, without an index and with lists; the
+probes reach a recall@10 of 0.95: results/recommender_scale_serving.csv.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def measure(method: str, arguments: Any) -> dict[str, Any]:
     text += f"--blocks 1 --dropout 0 --bias --optimizer {arguments.optimizer} "
     options = next_item.parse([*text.split(), f"--learning-rate={arguments.rate}"])
     ids = np.arange(len(counts))
-    # Its rate falls after so many steps; here it stays.
+    # The rate falls after the given steps; here it stays.
     recommender = next_item.NextItem(SimpleNamespace(counts=counts, ids=ids), options, 10**9)
     rng = np.random.default_rng(2)
     rows = [law.sequences(number, LENGTH + 1, rng) for number in (VALIDATED, arguments.tested)]

@@ -226,7 +226,7 @@ class Loop:
         self._done = 0
 
     def __call__(self, steps: int) -> None:
-        """Runs so many steps and waits for the last."""
+        """Runs steps and waits for the last."""
         begin, self._done = self._done, self._done + steps
         self._run(tf.constant(begin), tf.constant(self._done)).numpy()
 

@@ -155,7 +155,7 @@ def fitted() -> Model:
 
 
 def seconds_of(rows: list[dict[str, str]], size: int) -> list[tuple[Step, float]]:
-    """The steps of rows of so many workers, and how long the cores of a worker run in each."""
+    """The steps measured with `size` workers, and the core seconds per worker in each."""
     found = [row for row in rows if int(row["workers"]) == size]
     return [(step_of(row, row["head"]), float(row["cores_ms"]) / 1000) for row in found]
 
@@ -210,7 +210,7 @@ def check(model: Model) -> list[dict[str, Any]]:
 
 
 def best(model: Model, step: Step, size: int, two_levels: bool) -> dict[str, Any]:
-    """The quickest way of so many workers to which W fits: one group, or any."""
+    """The fastest setup of `size` workers that holds W: one group, or any number."""
     groups = [size // members for members in SIZES if members <= size] if two_levels else [1]
     found = []
     for number in groups:

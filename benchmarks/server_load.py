@@ -61,7 +61,7 @@ def ask(address: str, bodies: list[bytes], end: float, together: threading.Barri
 
 
 def load(address: str, requests: list[bytes], concurrency: int, seconds: float) -> list[Client]:
-    """Lets so many clients ask at the same time."""
+    """Runs `concurrency` clients that send requests at the same time."""
     together = threading.Barrier(concurrency)
     parts = [requests[number::concurrency] for number in range(concurrency)]
     with ThreadPoolExecutor(concurrency) as pool:

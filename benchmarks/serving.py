@@ -39,9 +39,9 @@ from tfx_largeout.datasets import load_wordnet, tf_idf
 
 WIDTH, CANDIDATES, TRAIN_BATCH, QUERIES = 128, 2000, 512, 1024
 PEAK_BATCH = 512
-REPEATS = {1: 300, 64: 60}  # requests of so many examples
+REPEATS = {1: 300, 64: 60}  # examples per request: requests
 TURN = 10  # requests
-MOST_FOR_GRAPH = 200_000  # classes: building takes minutes a million
+MOST_FOR_GRAPH = 200_000  # classes: building takes minutes per million
 BASE = "keras export of Dense and top_k"
 HASHES, TABLES, RANGES = 5, 50, 8  # of the hash index
 

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the English of pages and public docstrings: short, plain, the field's terms.
+"""Checks the English of pages, docstrings and comments: short, plain, the field's terms.
 
-    python docs/prose.py         # all pages, and the docstrings of public names; exit code 1 if
-                                 # something is found
+    python docs/prose.py         # all pages and source files; exit code 1 if something is found
     python docs/prose.py docs/guides/gpu.md
 
 By proselint, with two of its own checks and the rules below. Code and generated tables are left
-out; of a notebook, lines are those of its texts one after the other.
+out. For a notebook, lines are numbered in its texts joined together.
 """
 
 from __future__ import annotations
 
-import inspect
+import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+import tokenize
 from pathlib import Path
 
 from proselint.checks import lexical_illusions, redundancy
@@ -27,6 +26,9 @@ from proselint.tools import LintFile
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/notebooks/*.ipynb")
+SOURCES = tuple(
+    f"{folder}/**/*.py" for folder in ("tfx_largeout", "examples", "benchmarks", "tests")
+)
 
 _COUNTED = (
     r"(?:ms|seconds?|bytes?|numbers?|values?|labels?|times|candidates|MiB|GB|rows?|requests?"
@@ -65,7 +67,17 @@ RULES = {
     r"(?:he|him|his)": "you, they",
     r"whoever": "who",
     r"is no (?:function|part|multiple)": "is not a",
+    r"bit by bit": "bitwise",
+    r"anew": "again",
+    r"so many (?:[a-z]+s|of)": "n, the given number",
+    r"be (?:it|they)": "is, are",
+    r"takes? for granted": "assumes",
+    r"(?:reckon(?:s|ed)?|kin|thereby|hence)": "a plain word",
+    r"(?:nobody|somebody)": "no worker, a user",
+    r"in a circle": "in a ring, modulo",
 }
+_NAME = re.compile(r"^\s*[\w*]+(?=: )|^\s+")  # of an argument or an attribute; else indentation
+_BEFORE_DOCSTRING = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
 _NOT_PROSE = re.compile(
     r"^( *)```.*?^\1```|<!--(?:table|pivot)=.*?<!--/(?:table|pivot)-->|<!--.*?-->"
     r"|^ {4,}.*?$|`[^`\n]+`|\]\([^)]*\)|^#.*?$",
@@ -74,12 +86,33 @@ _NOT_PROSE = re.compile(
 
 
 def text_of(page: Path) -> str:
-    """Returns a page's text; a notebook's is that of its cells in Markdown."""
+    """Returns a page's text: a notebook's Markdown, a source file's docstrings and comments."""
     text = page.read_text()
+    if page.suffix == ".py":
+        return _docstrings_and_comments(text)
     if page.suffix != ".ipynb":
         return text
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
     return "\n\n".join("".join(cell["source"]) for cell in cells)
+
+
+def _docstrings_and_comments(source: str) -> str:
+    """Returns the text that has docstrings and comments in their lines, and no code."""
+    lines = [""] * (source.count("\n") + 1)
+    last = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        at = token.start[0] - 1
+        if token.type == tokenize.COMMENT:
+            alone = token.line.lstrip().startswith("#")
+            lines[at] = ("" if alone else "· ") + token.string.lstrip("#! ")
+        elif token.type == tokenize.STRING and last in _BEFORE_DOCSTRING:
+            rows = token.string.strip('r"').split("\n")
+            lines[at : at + len(rows)] = (_NAME.sub("", row) for row in rows)
+            lines[at] = "· " + lines[at]
+        if token.type not in (tokenize.COMMENT, tokenize.NL):
+            last = token.type
+    # Code and formulas may repeat a word.
+    return re.sub(r"\b(\w+)(?=\s+\1\b)", "·", "\n".join(lines), flags=re.IGNORECASE)
 
 
 def found_in(page: str) -> list[tuple[int, str]]:
@@ -101,30 +134,13 @@ def _registered() -> list[Check]:
     return registry.checks
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
-    """Yields public names and their docstrings, all of them as prose but for code."""
-    import public_names  # imports TensorFlow
-
-    package = public_names.tfx_largeout
-    values = {name: getattr(package, name) for name in package.__all__}
-    for module in filter(inspect.ismodule, list(values.values())):
-        for name in public_names.public_names(module):
-            values[f"{module.__name__}.{name}"] = getattr(module, name)
-    for name, value in values.items():
-        text = re.sub(r"^ +", "", inspect.getdoc(value) or "", flags=re.MULTILINE)
-        # Factors of a formula are no words that are said twice.
-        yield name, re.sub(r"\b(\w+) \1\b", r"\1", text, flags=re.IGNORECASE)
-
-
 def main() -> int:
-    """Prints what is found in pages that are named, or in all and in public docstrings."""
+    """Prints what is found in the files that are named, or in all."""
     named = [Path(name).resolve() for name in sys.argv[1:]]
-    pages = named or [page for pattern in PAGES for page in sorted(ROOT.glob(pattern))]
-    texts = [(str(page.relative_to(ROOT)), text_of(page)) for page in pages]
     found = 0
-    for name, text in [*texts, *([] if named else docstrings())]:
-        for line, message in found_in(text):
-            print(f"{name}:{line}: {message}")
+    for page in named or [page for each in (*PAGES, *SOURCES) for page in sorted(ROOT.glob(each))]:
+        for line, message in found_in(text_of(page)):
+            print(f"{page.relative_to(ROOT)}:{line}: {message}")
             found += 1
     return min(found, 1)
 

@@ -246,7 +246,7 @@ def parse(command_line: list[str] | None) -> Any:
 
 
 def choose(arguments: Any, histories: data.Histories, steps: int) -> None:
-    """Fills in the defaults that depend on the data; an epoch has so many steps."""
+    """Fills in the defaults that depend on the data; an epoch has `steps` steps."""
     if arguments.head is None:
         pairs = int(histories.counts.sum()) * histories.num_classes
         arguments.head = "exact" if pairs <= MOST_PAIRS else "uniform"

@@ -17,7 +17,7 @@ class Ranking:
 
     HIT@k and NDCG@k for k = 5, 10, 20, and MRR, are means over users, by filtered ranks in one pass
     that is exact and bounded in memory; an item that came before is never found. The coverage is
-    the share of the catalogue that is among the best k of somebody, the popularity how often these
+    the share of the catalogue that is among the best k of any user, the popularity how often these
     are in training on average.
 
     Args:

@@ -73,7 +73,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 
 def read(arguments: Any) -> tuple[data.Histories, list[str]]:
-    """Returns the histories, and a text for each class; refuses what would fail after training."""
+    """Returns the histories, and a text for each class; checks what would fail after training."""
     histories = data.load(arguments.data)
     names = {} if arguments.names is None else names_of(arguments.names)
     if arguments.user is None:
@@ -150,7 +150,7 @@ class Recommender:
         raise NotImplementedError
 
     def finish(self, histories: data.Histories, length: int, loss: Any) -> None:
-        """Makes `ranking` and `server`, of histories of which the last `length` items count."""
+        """Makes `ranking` and `server`, which read the last `length` items of histories."""
         recent = Recent(length)
 
         def after(history: Any) -> Any:
@@ -225,10 +225,10 @@ def train_and_serve(
     Args:
         recommender: The models.
         train: Batches to train on, shuffled.
-        histories: Of which `validation` and `test` are measured.
+        histories: Their `validation` and `test` are measured.
         texts: What each class is called.
         head: How results call it.
-        patience: For so many epochs without a better one it goes on.
+        patience: Epochs without a better one before it stops.
         arguments: Of the command line.
 
     Returns:

@@ -114,7 +114,7 @@ def flat_layers(model: Any) -> list[Any]:
 
 
 def own_weights(layer: Any) -> list[Any]:
-    """Returns the weights of a layer without those of layers in it: `_trainable_variables`."""
+    """Returns the weights of a layer, without its sublayers: `_trainable_variables`."""
     return layer._trainable_variables + layer._non_trainable_variables
 
 

@@ -476,7 +476,7 @@ def _check_each(holds: tf.Tensor, rule: str, values: tf.Tensor, *hint: str) -> C
 def _check_no_indicators(ids: tf.Tensor, num_classes: int, is_sparse: bool) -> Check | None:
     """Raises for zeros and ones in C columns (in a sparse matrix: ones, and -1 elsewhere).
 
-    With more than two classes a row of C distinct ids has other values, or padding.
+    With more than two classes, a row of C distinct ids has other values, or padding.
     """
     if num_classes == 2 or ids.shape[1] not in (None, num_classes):
         return None

@@ -23,8 +23,8 @@ def written_whole(path: str | os.PathLike[str], size: int = 0) -> Iterator[Path]
 
     The yielded path is in a new folder beside `path`, has the same name, and does not exist yet. It
     is flushed to disk before it replaces a file or an empty folder. After an error `path` is
-    unchanged, and no other file is left. Files of a killed process are removed by the next one that
-    writes to `path`. If `path` is a link, its target is written. Devices are written directly.
+    unchanged, and no other file is left. Files of a killed process are removed by the next process
+    that writes to `path`. If `path` is a link, its target is written. Devices are written directly.
     `size` is the least number of bytes: if the disk has less room, an error is raised before
     writing.
 

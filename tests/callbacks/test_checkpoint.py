@@ -95,7 +95,7 @@ class Killed(Exception):
 
 
 class Kill(keras.callbacks.Callback):
-    """Ends training with an error after so many steps of this process."""
+    """Ends training with an error after `after` steps of this process."""
 
     def __init__(self, after):
         super().__init__()

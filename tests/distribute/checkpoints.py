@@ -74,7 +74,7 @@ class Killed(Exception):
 
 
 class Kill(keras.callbacks.Callback):
-    """Ends training with an error after so many steps."""
+    """Ends training with an error after `after` steps."""
 
     def __init__(self, after):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of workers. As a program: python refusals.py FOLDER NAME..., with TF_CONFIG.
+"""Errors of workers. As a program: `python refusals.py FOLDER NAME...`, with TF_CONFIG.
 
 Each worker records its errors, by the name of the case.
 """

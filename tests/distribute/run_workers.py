@@ -68,7 +68,7 @@ def end_workers(children, limit: float = LIMIT) -> list[Ended]:
 
 
 def check_ended_well(ended: list[Ended]) -> None:
-    """Fails with the output of the failed workers: one that fails ends the others."""
+    """Fails with the output of failed workers: a failed worker ends the others."""
     failed = [
         f"worker {rank} ended with {worker.returncode}\n"
         f"{worker.output[-500:]}{worker.errors[-3000:]}"

@@ -70,7 +70,7 @@ def test_another_number_of_groups_on_each_worker(tmp_path):
 
 @pytest.mark.thorough
 def test_checkpoints_of_groups(tmp_path):
-    """Goes on bit by bit in the same groups, and up to rounding in others, or in one process."""
+    """Resumes bitwise in the same groups, and up to rounding in others or in one process."""
     for size, groups in ((2, 2), (4, 2), (2, 1)):
         check_ended_well(run_workers(tmp_path, PROGRAM, size, str(tmp_path), str(groups)))
     expected = replicas.ended_alone(tmp_path / "of-one")

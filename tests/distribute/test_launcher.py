@@ -144,7 +144,7 @@ def test_sigterm_ends_all(tmp_path, short_grace):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-# Notes its ports; worker 1 ends itself with signal 9 until there have been so many starts.
+# Notes its ports; worker 1 kills itself with signal 9 in all but the last start.
 FAILS = """
 import json, os, pathlib, signal, sys, time
 config = json.loads(os.environ["TF_CONFIG"])

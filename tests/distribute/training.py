@@ -334,7 +334,7 @@ def every_run():
 
 
 def replicated_runs():
-    """Those of `every` whose draws are not by the places of examples in the batch of a group."""
+    """Runs of `every` whose draws do not depend on places in the batch of a group."""
     yield "long", long_run()
     crossentropy = tlo.losses.SoftmaxCrossentropy
     yield "exact_smoothed", trained(compiled(exact(), crossentropy(label_smoothing=0.2)))

@@ -41,7 +41,7 @@ def load_example(monkeypatch):
 
 @pytest.fixture
 def import_modules(monkeypatch):
-    """Imports modules of the benchmarks and the examples anew, by their names."""
+    """Imports modules of the benchmarks and the examples again, by their names."""
 
     def load(*names):
         for folder in ("examples", "benchmarks"):

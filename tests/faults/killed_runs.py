@@ -4,7 +4,7 @@
 python killed_runs.py KIND KILLS FOLDER [CSV SEED]    # a row for each kill; prints a summary
 
 Half of the kills come at a random moment, half as soon as an unfinished file appears. Processes are
-forked from one that has only imported TensorFlow; every tenth is a new one.
+forked from a process that has only imported TensorFlow; every tenth is started from scratch.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def result_of(kind: str, folder: Path, every: str | int) -> str:
 def killed_run(
     kind: str, seed: int, run: int, kills: int, folder: Path, expected: str, length: float
 ) -> tuple[list[Kill], bool]:
-    """Kills a run at most so many times, and lets it end then; says whether it ended alike."""
+    """Kills a run up to `kills` times, then lets it end; returns whether its result is the same."""
     rows: list[Kill] = []
     every = EVERY[kind][run % 2]
     rng = random.Random(f"{kind} {seed} {run}")
@@ -147,8 +147,8 @@ def killed_run(
 
 
 def table(kind: str, kills: int, folder: Path, seed: int) -> tuple[list[Kill], list[bool]]:
-    """Kills runs until there are so many kills; returns them, and for each run whether it was
-    the one without a break, bit for bit."""
+    """Kills runs `kills` times in all; returns the kills, and for each run whether its result
+    equals the run without a break, bitwise."""
     start = time.monotonic()
     expected = [result_of(kind, folder / f"{kind}_{every}", every) for every in EVERY[kind]]
     length = (time.monotonic() - start) / len(expected)

@@ -157,7 +157,7 @@ def add_row(path: Path, row: Run) -> None:
 
 
 def main(runs: int, folder: Path, path: Path | None = None, seed: int = 0) -> dict[str, Any]:
-    """Breaks so many runs, and adds a row of each to a file."""
+    """Breaks `runs` runs, and adds a row of each to a file."""
     expected, length = unbroken(folder / "unbroken")
     print(f"{length:.1f} seconds without a break", flush=True)
     rows = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A head that can't fit into memory raises before it is built; one that might not fit warns."""
+"""A head that can't fit into memory raises before it is built; if it might not fit, it warns."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_variance_sizes_never_shrink_and_keep_the_cap():
     schedule = VarianceSample(10, 0.5, most=0.5)
     assert schedule.size(0, 100) == 10
     schedule.observe(GradientNoise(1.0, 1.0), 100)
-    assert schedule.size(1, 100) == 10  # large enough: 1 / 10 0.9 <= 0.25
+    assert schedule.size(1, 100) == 10  # large enough: 1 / 10 * 0.9 <= 0.25
     schedule.observe(GradientNoise(1.0, 10.0), 100)
     grown = schedule.size(2, 100)
     assert 20 < grown < 50

@@ -40,7 +40,7 @@ def by_angle(**options):
 
 
 def recall_of(index, kernel, bias, hidden, num_found, k):
-    """Returns the recall of so many candidates of each query, as `TopK` asks for them."""
+    """Returns the recall with `num_found` candidates per query, found as by `TopK`."""
     index.rebuild(tf.Variable(kernel), tf.Variable(bias))
     seed = tf.constant([5, 6])
     found = index.candidates(hidden[:, np.newaxis], num_found, seed, per_example=True).numpy()

@@ -286,7 +286,7 @@ def test_more_than_one_replica_is_refused(tmp_path):
 )
 @pytest.mark.parametrize("name", ["sgd", "momentum", "fused_adam", "amsgrad"])
 def test_what_is_clipped_is_the_gradient_of_a_row_not_its_parts(name, clip):
-    """Long slices that cancel out, and short ones that add up."""
+    """Long slices that cancel, and short slices that add up."""
     own, theirs = {
         "sgd": (RowSGD(0.1, **clip), keras.optimizers.SGD(0.1, **clip)),
         "momentum": (RowSGD(0.1, 0.9, **clip), keras.optimizers.SGD(0.1, 0.9, **clip)),

@@ -50,7 +50,7 @@ class Checkpoint(keras.callbacks.Callback):
     After a restart `fit` also counts the batches that are already trained, so that batches keep
     their numbers: it calls the batch hooks of callbacks for them, without training.
 
-    A finished run, or one that a callback has stopped, is not trained again: `fit` prints this,
+    A run that is finished or was stopped by a callback is not trained again: `fit` prints this,
     unless `verbose` is 0, and returns the history. With more `epochs`, it continues.
 
     Several workers (see `tlo.distribute`) share one folder, and all pass the same arguments; `data`

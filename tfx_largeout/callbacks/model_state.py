@@ -38,7 +38,7 @@ class _Found(NamedTuple):
     variable: tf.Variable
     shape: list[int]  # of all workers together
     is_shard: bool  # each worker has a part of it
-    derived: DerivedState | None  # the layer, if its weights may begin anew
+    derived: DerivedState | None  # the layer, if its weights may be computed again
 
 
 class ModelState:

@@ -122,7 +122,7 @@ _RATES = {f"{part}_optimizer": f"{part}_learning_rate" for part in ("trunk", "he
 
 
 def without_unused(options: dict[str, Any]) -> dict[str, Any]:
-    """Returns options of a head without those that its other options disable."""
+    """Returns options of a head, without options that others disable."""
     void = {other for (name, value), other in _VOID.items() if options.get(name) == value}
     return {name: value for name, value in options.items() if name not in void}
 

@@ -287,7 +287,7 @@ DEFAULT_HEADS = (
 
 
 _BY_NAME = {row.name: row for row in HEAD_TABLE}
-# The usual losses: the entry of the first class of which a head is an instance.
+# The usual losses: the first entry whose class a head is an instance of.
 _LOSSES = (
     (TFCandidateSamplingHead, losses.TFCandidateSamplingLoss),
     (heads.HierarchicalSoftmaxHead, losses.NegativeLogLikelihood),

@@ -116,7 +116,7 @@ class OwnData:
 
 
 def own_data(train: Any, validation: Any, batch_size: int | None) -> tuple[OwnData, OwnData]:
-    """Returns both, with the batch size for those that are arrays.
+    """Returns both; arrays get the batch size.
 
     Raises:
         TypeError, ValueError: As `OwnData`; also if `batch_size` is given and neither is arrays.

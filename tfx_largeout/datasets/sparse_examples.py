@@ -334,7 +334,7 @@ def _ragged_rows(splits: tf.Tensor, rows: tf.Tensor) -> tf.RaggedTensor:
 
 
 def _mapped(array: np.ndarray) -> np.memmap | None:
-    """Returns the memory-mapped file of which an array is the beginning, or None."""
+    """Returns the memory-mapped file that begins with the array, or None."""
     base: Any = array
     while isinstance(base, np.ndarray):
         if isinstance(base, np.memmap) and base.ctypes.data == array.ctypes.data:

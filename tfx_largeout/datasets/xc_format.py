@@ -137,7 +137,7 @@ def parse_header(path: str, line: bytes, names: tuple[str, ...]) -> list[int]:
 
 
 def parse(path: str, number: int, block: bytes, grammar: Grammar) -> Rows:
-    """Parses whole lines, the first of which is line `number`."""
+    """Parses whole lines, from line `number` on."""
     rows = parse_fast(block, grammar)
     return parse_slowly(path, number, block, grammar) if rows is None else rows
 

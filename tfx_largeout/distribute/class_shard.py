@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ClassShard: which classes a worker holds, and marks on variables that are split over workers.
+"""ClassShard: the classes of a worker, and marks on variables that are split over workers.
 
 Class c is row c // R of worker c % R. Classes are split cyclically because ids are often sorted by
 frequency: with ranges of ids, one worker would hold most of the labels and candidates.

@@ -92,7 +92,7 @@ def gather_examples(
 def of_all_groups(
     workers: Workers, site: str, most: tf.Tensor | None, columns: Sequence[tf.Tensor | None]
 ) -> list[tf.Tensor | None]:
-    """Returns numbers or flags of the examples of all groups, given those of this group.
+    """Gathers numbers or flags of the examples of all groups from each group.
 
     The examples are in the order of the groups. The first column has a gradient. Without groups
     the columns are returned as they are.

@@ -113,7 +113,7 @@ class CandidateHead(KernelHead):
         returns only classes whose rows are on this worker.
         """
         seed = seed_of_step(self.seed, *self.step_and_draw())
-        if self.sampler.num_candidates(1)[1]:  # an example's own, by its place in the batch
+        if self.sampler.num_candidates(1)[1]:  # drawn per place in the batch
             seed = seed_of_group(seed, self.workers)
         if self.index is not None:
             self.index.build_once(self.kernel, self.bias)

@@ -142,7 +142,7 @@ class FactoredWeights(DenseWeights):
         return relative_drift(self.state, self._add_up)
 
     def refresh(self) -> None:
-        """Computes Q, W^T 1 and U^-T anew, in float64. W does not change. Cost: O(C D^2).
+        """Computes Q, W^T 1 and U^-T again, in float64. W does not change. Cost: O(C D^2).
 
         Several workers must call it together.
         """

@@ -174,7 +174,7 @@ class KernelHead(DenseWeights):
         k: int,
         allowed: ClassFilter | None = None,
     ) -> TopScores:
-        """Returns the k classes with the highest exact logits among those that `find` returns.
+        """Returns the k classes with the highest exact logits among the classes from `find`.
 
         Args:
             hidden: `[N, D]`.

@@ -15,7 +15,7 @@ from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_u
 
 _BLOCK = 2**22  # numbers that are compared at a time
 _LOOKED_AT = 64  # rows that are compared in a step
-_UNUSED = 16  # at most one part in so many of what is sent is padding
+_UNUSED = 16  # at most 1/16 of the bytes sent is padding
 
 
 class ReplicatedRows:

@@ -350,7 +350,7 @@ class StepContext(keras.constraints.Constraint):
             step = _step_in(graph, self._head)
             if step.taken or step.pending:
                 return step
-            if not is_branch_or_loop(graph):  # a function would keep the graph around it alive
+            if not is_branch_or_loop(graph):  # a function keeps the graph around it alive
                 return self._step_of_graph()
             graph = graph.outer_graph
 

@@ -48,7 +48,7 @@ class Gradient(NamedTuple):
 class Objective:
     """The mean loss over examples plus a penalty on the weights.
 
-    `training` holds the examples for gradients and products, `held_out` those of the line search.
+    `training` has the examples for gradients and products, `held_out` for the line search.
 
     Attributes:
         points: The number of examples that went through the model so far (repeats count), for

@@ -15,7 +15,7 @@ from tfx_largeout.ops.hashing.bucket_candidates import BucketCandidates
 def first_of_each(
     rows: ClassRows, found: BucketCandidates, budget: int, num_turns: int
 ) -> tf.Tensor:
-    """Returns those of each example's first S classes that are on this worker.
+    """Returns the classes on this worker among each example's first S classes.
 
     They equal the classes found by one process, except in the turn in which the total exceeds S:
     from it, each worker takes the same share of its found classes.

@@ -91,8 +91,8 @@ def first_schedule(period: float) -> np.ndarray:
 def renumber(tables: HashTables, clock: Any) -> tf.Tensor:
     """Renumbers all times from 0 when the clock overflows.
 
-    Only whether a row was marked after a table was built matters. So all times between those of two
-    consecutive tables get the same number.
+    Only whether a row was marked after a table was built matters. So all times between
+    two consecutive tables get the same number.
     """
     built_at, touched_at = signed(tables.built_at.value), signed(tables.touched_at.value)
     built = tf.sort(built_at)

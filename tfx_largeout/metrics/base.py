@@ -158,7 +158,7 @@ class ExactMetric(EvaluationMetric):
                 statistics = output.filtered_ranks(y_true, filtered, table, key)
             else:
                 statistics = output.statistics(ExactStatistics, y_true)
-            # The batch shape comes from h: reading it from the logits would keep them in the graph.
+            # The batch shape comes from h: reading it from the logits keeps them in the graph.
             batch = output.hidden
         statistics = statistics.of_positive_targets
         numerator, denominator = self.example_ratio(statistics)

@@ -26,9 +26,9 @@ _KINDS = ("precision", "recall", "f1")
 class LabelSetF1(EvaluationMetric):
     """Micro and macro precision, recall and F1 of the predicted label sets.
 
-    The predicted labels of an example are those of its k best classes with a score of at least a
-    threshold. With TP_c the number of examples with label c for which c is predicted, P_c the
-    number for which c is predicted, and Y_c the number with label c:
+    The predicted labels of an example are its k best classes with a score of at least a threshold.
+    With TP_c the number of examples with label c for which c is predicted, P_c the number for which
+    c is predicted, and Y_c the number with label c:
 
         micro: precision = sum TP / sum P, recall = sum TP / sum Y, F1 = 2 sum TP / (sum P + sum Y)
         macro: the means of TP_c / P_c, TP_c / Y_c and 2 TP_c / (P_c + Y_c), with 0 / 0 = 0,

@@ -200,8 +200,8 @@ def estimate_memory(
     Raises:
         TypeError: `model_or_head` is not a model, a head or a layer.
         ValueError: A number is out of range; a head that is not built has no `hidden_size`, or a
-            model or another layer is not built; or the classes of a head can't be spread over so
-            many workers.
+            model or another layer is not built; or the classes of a head can't be split over
+            `workers`.
     """
     batch_size = integer_argument("batch_size", batch_size, at_least=1)
     workers = integer_argument("workers", workers, at_least=1)

@@ -85,8 +85,8 @@ class ClassRows:
     ) -> tf.Tensor:
         """Returns logits `[N, C]`, in a single process.
 
-        With several workers nobody has them, and reading them raises an error. An unused tensor in
-        a graph is pruned by TensorFlow.
+        With several workers no worker has them, and reading them raises an error. TensorFlow prunes
+        an unused tensor from a graph.
         """
         if self.shard.is_whole:
             return logits()

@@ -31,8 +31,8 @@ class LSHEmbedding(IndexSampler):
     (`ComplementarySum`, `SampledSoftmax`) has an unbiased estimate of Z over the choice of hash
     functions. This needs `SimHash`, candidates per example, no background, and a `num_found` large
     enough for all classes in the buckets: if S or a bucket's limit drops some, the probability is
-    too large. The tables may be older than W, by their period. The cost is that of the candidates'
-    logits.
+    too large. The tables may be older than W, by their period. The main cost is the
+    candidates' logits.
 
     Args:
         num_found, background, per_example: As `IndexSampler`.

@@ -4,7 +4,7 @@
     python real_workers.py behaviours FOLDER    # the table; writes the results
     python real_workers.py seeds FOLDER 20      # runs that are killed, by their seeds
 
-Processes are forked from one that has only imported TensorFlow.
+Processes are forked from a process that has only imported TensorFlow.
 """
 
 from __future__ import annotations

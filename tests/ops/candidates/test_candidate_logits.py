@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logits of labels and candidates equal those of all classes, in every implementation."""
+"""Logits of labels and candidates equal the dense logits, in every implementation."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Layer:
         return softmax_selection(*arguments, num_selected, seed, **options)
 
     def select_by_shards(self, size, num_selected, implementation, products):
-        """What each of so many shards keeps: class c is row c // size of shard c % size."""
+        """The selection of each of `size` shards: class c is row c // size of shard c % size."""
         return [
             softmax_selection(
                 tf.Variable(self.kernel[rank::size]),

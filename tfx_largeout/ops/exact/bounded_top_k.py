@@ -25,7 +25,7 @@ class BoundedRows(NamedTuple):
     scales: tf.Variable
     """`[N, 16]` float32, s_c: w_c is near s_c q_c."""
     errors: tf.Variable
-    """`[N, 16]` float32: a bound of the error of a logit where |h| = 1, that of rounding too."""
+    """`[N, 16]` float32: a bound of the error of a logit, rounding included, if |h| = 1."""
 
 
 class BoundedTopK(NamedTuple):

@@ -31,7 +31,7 @@ def filtered_top_k(
     shard: ClassShard = _WHOLE,
     implementation: str = "auto",
 ) -> TopScores:
-    """Returns the k best classes as `streamed_logits` does, of those that a filter allows.
+    """Returns the k best classes that a filter allows, as `streamed_logits` does.
 
     If an example may find fewer than k, -inf and -1 follow. `log_partition` is over all classes.
 

@@ -50,7 +50,7 @@ def named_rows(ids: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
 def shared_gradient(
     hidden: tf.Tensor, gradient: tf.Tensor, num_classes: int, num_drawn: int, seed: tf.Tensor
 ) -> CandidateGradients:
-    """Returns examples whose expected update of W and b equals that of a shared gradient.
+    """Returns examples with the same expected update of W and b as a shared gradient.
 
     With dL/do_ic = m_i / C for all c, each row of W has the same gradient v = 1/C sum_i m_i h_i,
     and each bias 1/C sum_i m_i. Here P = ceil(B / S) systematic samples of S classes are drawn. The

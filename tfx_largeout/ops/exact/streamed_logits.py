@@ -77,9 +77,9 @@ def streamed_logits(
         labels: `[B, K]` integer class ids, padded with -1; K may be 0.
         k: The number of best classes, 0 <= k <= C; a Python int.
         target_scores: Logits of the labels to rank, `[B, K]`, if some labels have no row in the
-            kernel; or None: the ones computed here. Shards add up their target logits, or those of
-            `candidate_logits` in O(B K D). A label never counts as above itself, for any rounding
-            of its score.
+            kernel; or None: the ones computed here. Shards add up their target logits, or
+            the results of `candidate_logits` in O(B K D). A label never counts as above itself,
+            for any rounding of its score.
         shard: The classes of a layer to which the C rows of the kernel belong. Labels, ties of
             ranks and `top_ids` then refer to ids in the layer; the target logit of a label of
             another shard is 0, and its rank is -1 without `target_scores`.

@@ -104,7 +104,7 @@ def start_from_rows(state: FactoredState, rows: np.ndarray, num_classes: int) ->
 def start_last_rows(state: FactoredState, first: int) -> None:
     """Sets rows of V to rows of W from `first` on; recomputes `slot_rows`, Q and c in float64.
 
-    Other rows stay in their slots; their bits, and those of U and w, don't change.
+    Other rows stay in their slots; their bits and the bits of U and w don't change.
 
     Cost: O(C D^2); memory for V and a block of rows.
     """

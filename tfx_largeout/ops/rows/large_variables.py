@@ -52,7 +52,7 @@ def blocks_of_rows(variable: Any) -> Iterator[tuple[int, int]]:
 def save_variables(variables: Sequence[Any], store: Any) -> None:
     """Stores Keras variables in a Keras store, by their number.
 
-    Large ones that are updated by rows (not trained by Keras) are not copied.
+    Large variables that are updated by rows (not trained by Keras) are not copied.
 
     Args:
         variables: Keras variables.

@@ -19,7 +19,7 @@ def warn_of_short_weights(owner: str, variables: Iterable[Any], optimizer: Any) 
 
     Args:
         owner: The name of their owner, for the message.
-        variables: Keras variables; only those of 16 bits matter.
+        variables: Keras variables; only 16-bit variables matter.
         optimizer: The optimizer, or None. There is no warning if it, or a part of it,
             `keeps_small_steps` (a `RowOptimizer`).
     """
