@@ -25,7 +25,7 @@ Trained = tuple[Scores, int, float]
 
 
 def recent(seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the last items of each history, `[n, LENGTH]`, padded behind, and how many."""
+    """Returns the last items of each history, `[n, LENGTH]`, then padding, and their number."""
     sizes = np.minimum((seen > 0).sum(axis=1), LENGTH)
     result = np.zeros((len(seen), LENGTH), np.int64)
     for row, items, size in zip(result, seen, sizes, strict=True):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BuildCache: what was built once on this machine is not built again.
+"""BuildCache: reuses what was built before on this machine.
 
-An entry is a folder `<digest of what it was built from>` in the user's cache folder, with the
-files that the build made and `digests.json`, which says what they must hold. It is written under
-another name and then renamed, so that a build that is killed, or two at a time, leave no half of
-one; what does not hold what it must is built anew.
+An entry is a folder `<digest of the sources>` in the user's cache folder, with the built files and
+their digests in `digests.json`. It is written under another name and then renamed, so that neither
+a killed build nor two builds at a time leave a partial entry. Files with another digest are built
+again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class BuildCache:
             pass
 
     def _thin_out(self) -> None:
-        unfinished = set(self._folder.glob("unfinished-*"))  # of builds at work, or killed
+        unfinished = set(self._folder.glob("unfinished-*"))  # of builds that run or were killed
         old = [path for path in unfinished if path.stat().st_mtime < time.time() - _DAY]
         entries = sorted(set(self._folder.iterdir()) - unfinished, key=lambda e: e.stat().st_mtime)
         for path in [*old, *entries[:-_MOST_ENTRIES]]:

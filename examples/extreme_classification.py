@@ -42,8 +42,8 @@ NUM_CANDIDATES = {"exact": 256, "sampled": 1000}  # classes updated per example,
 MOST_FOR_EXACT = 40_000  # classes, without `--head`
 FEWEST_EPOCHS, FEWEST_STEPS = 8, 400  # without `--epochs`
 PATIENCE, PATIENCE_STEPS = 5, 50  # smallest number of epochs without improvement; and of steps
-DENSE = 0.5  # features are, if examples have more than this share of them
-HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.02, 1000, 0.1  # if no share is: of the examples
+DENSE = 0.5  # features are dense if examples have more than this share of them
+HELD_OUT, FEWEST_HELD_OUT, MOST_HELD_OUT = 0.02, 1000, 0.1  # of the examples, if no share is given
 
 
 def main() -> None:

@@ -39,22 +39,22 @@ REGISTER_OP("TfxBoundedTopK")
     .SetIsStateful()
     .SetShapeFn(BoundedTopKShape)
     .Doc(R"doc(
-The best k of all classes by the logits o = W h + b, as TfxStreamedLogits gives them, bit by bit.
+The best k of all classes by the logits o = W h + b, bitwise equal to TfxStreamedLogits.
 
-For a few examples, W is read only where rows of whole numbers, with what bounds their error, can't
-rule a class out. The bounds must be those of W: of others, classes may be missing. The variables are
-read in place under their shared locks.
+For small batches, W is read only for classes that integer rows and their error bounds can't rule
+out. The bounds must be computed from W; otherwise classes may be missing. The variables are read in
+place under their shared locks.
 
 hidden: h, [B, D].
 bias: b, [C], or [0] for none.
 kernel: handle of a variable W of type dtype, [C, D], C below 2^31.
-rows: handle of int8 [N, D, 16], N = ceil(C / 16): row c is rows[c / 16, :, c % 16], 0 behind the last.
-scales: handle of float [N, 16]: what a row is multiplied with to be near that of W.
+rows: handle of int8 [N, D, 16], N = ceil(C / 16): row c is rows[c / 16, :, c % 16], then 0.
+scales: handle of float [N, 16]: a row times its scale approximates the row of W.
 errors: handle of float [N, 16], at least 0: a bound of the error of a logit for |h| = 1.
-k: how many of the best classes to return, at most C.
+k: number of best classes to return, at most C.
 top_scores: [B, k], falling, ties by lower id.
 top_ids: [B, k].
-num_candidates: [B]: how many classes got their logit from W; C where bounds were not used.
+num_candidates: [B]: number of classes with a logit from W; C if bounds were not used.
 )doc");
 
 REGISTER_OP("TfxProbedTopK")
@@ -80,26 +80,26 @@ REGISTER_OP("TfxProbedTopK")
     .Doc(R"doc(
 The best k classes of the lists closest to h, by the logits o = W h + b.
 
-List l is as close as <center_l, h> + offset_l - |(h, 1)| penalty_l. Where the lists have fewer than
-k classes, -infinity and -1 follow. All classes are looked at where a logit is out of its bounds, or
+The closeness of list l is <center_l, h> + offset_l - |(h, 1)| penalty_l. If the lists have fewer
+than k classes, -infinity and -1 follow. All classes are searched if a logit is out of its bounds, or
 ends don't rise. The variables are read in place under their shared locks.
 
 hidden: h, [B, D].
 bias: b, [C], or [0] for none.
 kernel: handle of a variable W of type dtype, [C, D], C below 2^31.
 rows: handle of int8 [N, D, 16], the rows of all lists, one list after the other, in whole blocks.
-scales: handle of float [N, 16]: what a row is multiplied with to be near that of W.
+scales: handle of float [N, 16]: a row times its scale approximates the row of W.
 errors: handle of float [N, 16], at least 0: a bound of the error of a logit for |h| = 1.
-classes: handle of int32 [N, 16]: whose row it is; -1 for none.
+classes: handle of int32 [N, 16]: the class of each row; -1 for none.
 centers: handle of float [ceil(L / 16), D, 16].
 offsets: handle of float [ceil(L / 16), 16].
 penalties: handle of float [ceil(L / 16), 16].
-ends: handle of int32 [L]: the block behind the last one of each list.
-k: how many of the best classes to return, at most C.
-num_probed: how many lists an example looks into, at most L.
+ends: handle of int32 [L]: the end of each list, in blocks.
+k: number of best classes to return, at most C.
+num_probed: number of lists searched per example, at most L.
 top_scores: [B, k], falling, ties by lower id.
 top_ids: [B, k].
-num_candidates: [B]: how many classes got their logit from W; C where all were looked at.
+num_candidates: [B]: number of classes with a logit from W; C if all were searched.
 )doc");
 
 }  // namespace tfx

@@ -62,19 +62,19 @@ REGISTER_OP("TfxCandidateLogits")
     .SetIsStateful()
     .SetShapeFn(LogitsShapeFn)
     .Doc(R"doc(
-Logits o = W h + b of labels and candidate classes, from their rows of W alone.
+Logits o = W h + b of labels and candidate classes, from their rows of W only.
 
-The result does not depend on the number of threads. On a GPU no numbers are refused, and an id out of
-range counts as padding.
+The result does not depend on the number of threads. On a GPU values are not checked, and an id out
+of range counts as padding.
 
 kernel: W, [C, D], of type dtype. Read in place.
 bias: b, [C], of type dtype; or none.
 hidden: h, [N, D], finite.
 labels: [N, K] class ids, padded with -1.
-candidates: [S] class ids for all examples, or [N, S], an example's own; padded with -1.
+candidates: class ids for all examples, [S], or per example, [N, S]; padded with -1.
 true_logits: [N, K]; 0 where the label is -1.
 candidate_logits: [N, S]; 0 where the candidate is -1.
-hits: [N, S]: the candidate is one of the example's labels.
+hits: [N, S]: whether the candidate is a label of the example.
 )doc");
 
 REGISTER_OP("TfxCandidateUpdate")
@@ -101,23 +101,23 @@ REGISTER_OP("TfxCandidateUpdate")
     .Doc(R"doc(
 Takes a step on the rows of labels and candidates, and returns dL/dh.
 
-A class that comes up several times gets one step, with the sum of its gradients. What is refused
-leaves all variables as they were. The result does not depend on the number of threads. On a GPU no
-numbers of tensors there are refused, and an id out of range counts as padding.
+A class that occurs several times gets one step, with the sum of its gradients. After an error all
+variables are unchanged. The result does not depend on the number of threads. Values of tensors on a
+GPU are not checked, and an id out of range counts as padding.
 
 kernel: W, [C, D], of type dtype; changed in place.
 bias: b, [C], of type dtype; or none.
-kernel_slots: As TfxRowUpdate, for W.
-bias_slots: As TfxRowUpdate, for b; none without a bias.
+kernel_slots: As in TfxRowUpdate, for W.
+bias_slots: As in TfxRowUpdate, for b; none without a bias.
 hidden: h, [N, D], finite.
 labels: [N, K] class ids, padded with -1.
-candidates: [S] class ids for all examples, or [N, S], an example's own; padded with -1.
+candidates: class ids for all examples, [S], or per example, [N, S]; padded with -1.
 true_gradient: [N, K], of the loss with respect to the labels' logits, finite; ignored at padding.
-candidate_gradient: [N, S], likewise of the candidates.
-learning_rate: As TfxRowUpdate.
-rule: As TfxRowUpdate.
-method: As TfxRowUpdate.
-update: False: only the gradient.
+candidate_gradient: [N, S], the same for the candidates.
+learning_rate: As in TfxRowUpdate.
+rule: As in TfxRowUpdate.
+method: As in TfxRowUpdate.
+update: False: computes only the gradient.
 hidden_gradient: dL/dh at the W before the step, [N, D].
 )doc");
 

@@ -84,9 +84,9 @@ u_inverse_transpose: P = U^-T, [D, D].
 gram: Q = W^T W, [D, D], symmetric.
 shift: w, [D].
 row_sum: c = W^T 1, [D].
-transitions: [slots, D, D]: from each slot to the current coordinates; I for the current slot.
+transitions: [slots, D, D]: matrices from each slot to the current coordinates; I for the current slot.
 row_slot: [C] uint8.
-slot_rows: [slots] int64: how many rows are in each slot.
+slot_rows: [slots] int64: number of rows per slot.
 current_slot: [] int64.
 hidden: H, [B, D], finite.
 labels: [B, K] class ids, padded with -1.
@@ -117,8 +117,7 @@ REGISTER_OP("TfxFactoredUpdate")
     .Doc(R"doc(
 The exact SGD step W <- (1 - eta lambda) W - eta dL/dW on a factored layer, and dL/dH.
 
-An argument that is refused leaves the state as it was. The result does not depend on the number of
-threads.
+After an error the state is unchanged. The result does not depend on the number of threads.
 
 gram_hidden: H Q, [B, D], of the present state.
 u_hidden: H U^T, [B, D], of the present state.
@@ -127,8 +126,8 @@ g_squares: dL/dq, [B], finite.
 g_sum: dL/ds, [B], finite.
 learning_rate: eta, at least 0 and finite; 2 eta lambda_max(H^T diag(g_squares) H) is at most 2.
 weight_decay: lambda, with 0 <= eta lambda < 1.
-update: False: only the gradient, the state stays.
-max_condition: V gets a new anchor when |U| |P| / D is above; infinity: never, unless the step itself
+update: False: computes only the gradient; the state does not change.
+max_condition: V gets a new anchor when |U| |P| / D is above this; infinity: only if the step itself
   needs one.
 hidden_gradient: [B, D].
 )doc");
@@ -138,9 +137,9 @@ REGISTER_OP("TfxFactoredSettle")
     .SetIsStateful()
     .SetShapeFn(NoOutputsShapeFn)
     .Doc(R"doc(
-Brings every row of V to the current coordinates. W stays what it is.
+Converts every row of V to the current coordinates. W does not change.
 
-A row_slot or slot_rows that is wrong anywhere is refused: O(C).
+Raises an error for any wrong entry of row_slot or slot_rows: O(C).
 )doc");
 
 REGISTER_OP("TfxPhaseSeconds")
@@ -154,10 +153,9 @@ REGISTER_OP("TfxPhaseSeconds")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Wall time by phase of the ops above, for benchmarks: what was recorded in this process since the last
-call.
+Wall time by phase of the ops above, for benchmarks, recorded in this process since the last call.
 
-record: [] whether to record from now on; at first, nothing is.
+record: [] whether to record from now on; off at first.
 names: [n].
 seconds: [n].
 )doc");

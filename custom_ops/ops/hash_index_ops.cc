@@ -26,18 +26,18 @@ REGISTER_OP("TfxHashCodes")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Computes the codes of vectors for each of L hash tables, from K hashes a table.
+Computes the codes of vectors for each of L hash tables, from K hashes per table.
 
 vectors: [n, D], finite.
-elements: [H, window], in [0, D): winner-take-all, hash j is the place of the greatest of the
-  coordinates elements[j]. [0, 0]: by planes.
-planes: [H, D]: hash j is whether <planes[j], x> > 0. [0, 0]: by elements.
-codes: [n, L]: of each table, the number whose digits are the table's hashes, the first one the lowest,
-  to the base `window` or 2; -1 where there is none.
+elements: [H, window], in [0, D): winner-take-all, hash j is the place of the largest of the
+  coordinates elements[j]. [0, 0]: planes are used.
+planes: [H, D]: hash j is whether <planes[j], x> > 0. [0, 0]: elements are used.
+codes: [n, L]: for each table the number whose digits are the table's hashes, lowest digit first, in
+  base `window` or 2; -1 for no code.
 num_tables: L.
 hashes_per_table: K; H is at least K L.
-bins: How many hashes in a row look at the parts of one permutation; a hash that finds only zeros then
-  takes the value of its nearest neighbour in the circle of these that does not. With 1, it is 0.
+bins: The number of successive hashes that read the parts of one permutation; a hash that finds only
+  zeros takes the value of the nearest of them, in a ring, that does not. With 1, it is 0.
 )doc");
 
 REGISTER_OP("TfxHashIndexUpdate")
@@ -65,31 +65,31 @@ REGISTER_OP("TfxHashIndexUpdate")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Marks rows of W as changed, and brings some tables up to date with all changed rows.
+Marks rows of W as changed, and updates some tables with all changed rows.
 
-What is refused leaves all variables as they were, but for the marks where a row that has changed is
-not finite or a table is corrupt: W has changed, and a later call is to see it. A corrupt table is refused unless all rows have changed.
+After an error all variables are unchanged. If a changed row is not finite or a table is corrupt, the
+marks are kept, for a later call. A corrupt table raises an error unless all rows have changed.
 
 entries: [L, C], the classes of each table by bucket, then -1. This and the next three are of uint32
   and hold int32: -1 as 2^32 - 1.
-starts: [L, buckets + 1], where each bucket begins.
-touched_at: [C], when each row was last marked.
-built_at: [L], when each table was last brought up to date; -1, or a time that can't be: never.
+starts: [L, buckets + 1], the first entry of each bucket.
+touched_at: [C], the time when each row was last marked.
+built_at: [L], the time when each table was last updated; -1, or an impossible time: never.
 kernel: W [C, D] of type dtype; is read.
-bias: At most one, b [C] of type dtype; is read where there are radii.
-elements: As TfxHashCodes.
-planes: As TfxHashCodes.
+bias: At most one, b [C] of type dtype; is read if there are radii.
+elements: As in TfxHashCodes.
+planes: As in TfxHashCodes.
 touched: [n], rows to mark, in [-1, C); -1 is skipped.
 now: [], the time of this call, at least 0.
-tables: [2], the first table to bring up to date, and the one behind the last.
-radii: [m], falling. Empty: rows are hashed as they are. Else as (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))),
-  R being the smallest radius that is at least |(w, b)|, or the greatest; a table has as many buckets for
-  each radius, those for the greatest one first.
-moved: [], how many classes changed their bucket, over these tables.
+tables: [2], the first table to update, and the end of the range.
+radii: [m], falling. Empty: rows w are hashed. Else (w, b, sqrt(max(0, R^2 - |w|^2 - b^2))) is hashed,
+  with R the smallest radius that is at least |(w, b)|, or the largest; a table has the same number of
+  buckets for each radius, starting with the largest.
+moved: [], number of classes that changed their bucket, over these tables.
 num_biases: 0 or 1.
-num_tables: As TfxHashCodes.
-hashes_per_table: As TfxHashCodes.
-bins: As TfxHashCodes.
+num_tables: As in TfxHashCodes.
+hashes_per_table: As in TfxHashCodes.
+bins: As in TfxHashCodes.
 )doc");
 
 REGISTER_OP("TfxBucketCandidates")
@@ -124,23 +124,22 @@ REGISTER_OP("TfxBucketCandidates")
     .Doc(R"doc(
 Collects candidate classes from the buckets that queries fall into.
 
-entries: [L, C] uint32, as TfxHashIndexUpdate.
+entries: [L, C] uint32, as in TfxHashIndexUpdate.
 starts: [L, buckets + 1] uint32.
-codes: [N, Q, L] with N below 2^31, those of an example's queries, in the first range; -1 where there is none.
+codes: [N, Q, L], N below 2^31, codes of each example's Q queries, in the first range; -1 for none.
 order: [L], a permutation: the order in which tables are visited.
-rotations: [L], in [0, 2^32): a bucket is read from this part of it on, in a circle.
-first_class: [], in [0, C): who is first among equals.
+rotations: [L], in [0, 2^32): a bucket is read from this fraction of it on, as a ring.
+first_class: [], in [0, C): the class that is first among ties.
 budget: [], S, in [1, C].
-ids: With `own`, [N, S]: the first different classes that come up, range by range, table by table and
-  query by query.
-  Else [S]: the classes that come up most often, over all examples, in rising order; among equals those
-  that follow `first_class`. -1 where there are no more.
-marks: [0] without `gives_marks`. With `own`, [N, S]: the turn in which each came up, the number of the range times L plus the place
-  of the table in the order; as many as there are turns where there are no more. Else [S]: how often
-  each came up; 0 where there are no more.
-own: Whether each example gets candidates of its own.
-most_of_bucket: How many classes of a bucket are read at most.
-num_ranges: Into how many ranges the buckets of a table are divided; a query looks into each.
+ids: With `own`, [N, S]: the first different classes found, range by range, table by table and query
+  by query. Else [S]: the classes found most often, over all examples, in rising order; of ties those
+  that follow `first_class`. Padded with -1.
+marks: [0] without `gives_marks`. With `own`, [N, S]: the turn in which each class was found: the number
+  of the range times L plus the place of the table in the order; padded with the number of turns. Else
+  [S]: how often each class was found; padded with 0.
+own: Whether candidates are per example.
+most_of_bucket: The largest number of classes that are read from a bucket.
+num_ranges: The number of ranges of the buckets of a table; a query reads a bucket in each.
 )doc");
 
 }  // namespace tfx

@@ -29,17 +29,17 @@ REGISTER_OP("TfxMultiIndexDraws")
     .Doc(R"doc(
 Draws classes from the softmax over classes that are coded by pairs of words, with replacement.
 
-q(c) = w_c exp(first[k1] + second[k2]) / Z, k1 Q + k2 being the code of class c, and w_c its weight.
+q(c) = w_c exp(first[k1] + second[k2]) / Z; class c has the code k1 Q + k2 and the weight w_c.
 
 first: [B, Q].
 second: [B, Q].
 codes: [C], the pair of each class.
-entries: [C], the classes of pair 0, those of pair 1 and so on.
-starts: [Q^2 + 1], where in entries each pair's begin.
-sums: [C + 1], the sum of the weights of the entries before each, from 0 on.
+entries: [C], the classes of pair 0, of pair 1 and so on.
+starts: [Q^2 + 1], the first entry of each pair.
+sums: [C + 1], the sum of the weights of all entries before each, beginning with 0.
 uniform: [B, S, 3], in [0, 1): for k1, k2 and the class of each draw.
-ids: [B, S]; -1 where Z is not a number above 0.
-log_probability: [B, S], log q of the class; 0 where there is none.
+ids: [B, S]; -1 unless Z > 0.
+log_probability: [B, S], log q of the class; 0 for id -1.
 )doc");
 
 }  // namespace tfx

@@ -30,24 +30,24 @@ REGISTER_OP("TfxRowUpdate")
     .Doc(R"doc(
 Takes a step of SGD, Adagrad or Adam on some rows of a variable, in place.
 
-What is refused leaves all variables as they were.
+After an error all variables are unchanged.
 
 variable: W of type dtype, [C, D] or [C] or of higher rank.
-slots: Of the method: none or the momentum; the accumulator; m, v and the age of each row. The age is
-  [C] uint32; the others are floats of W's shape. By the options a number a row, [C], or bfloat16; last,
-  of compensated rounding, the errors of W, bfloat16 of its shape.
+slots: SGD: none or the momentum. Adagrad: the accumulator. Adam: m, v and the age of each row. The age
+  is [C] uint32; others are floats of W's shape or, by options, bfloat16 or one number per row, [C].
+  Compensated rounding adds the errors of W, bfloat16 of its shape.
 ids: [n], in [0, C), without repeats.
 gradient: [n, D], finite.
 learning_rate: eta, [], finite, at least 0.
 rule: weight_decay, clip_norm (infinity: none), and the method's hyperparameters: momentum and whether
-  it is Nesterov's; epsilon; beta_1, beta_2 and epsilon. Behind them there may be nine options, which are
-  refused on a GPU. Whether rows have norm 1 and are kept at it: g is made tangent to the sphere first,
-  and rows are divided by their norms last. Whether the accumulator, or v, is one number a row, of the
-  mean of g^2. Whether the momentum, m and v are bfloat16, and rounded at random. How W is rounded: 0, to
-  the nearest; 1, at random, without bias; 2, to the nearest, and what that leaves is in a slot and added
-  again. What the random bits depend on, besides the column: the seed, the step, the variable (of a bias,
-  1 more), and the class, of row 0 and from row to row.
-method: What to do with a row.
+  it is Nesterov's; epsilon; beta_1, beta_2 and epsilon. Nine options may follow, which raise
+  an error on a GPU. Whether rows keep norm 1: g is made tangent to the sphere first, and rows are
+  divided by their norms last. Whether the accumulator, or v, is one number per row, the mean of g^2.
+  Whether the momentum, m and v are bfloat16, rounded at random. The rounding of W: 0, to nearest; 1, at
+  random, without bias; 2, to nearest, with the error kept in a slot and added in the next step. The
+  rest, and the column, determine the random bits: the seed, the step, the number of the variable (of a
+  bias, 1 more), the class of row 0, and the stride from row to row.
+method: The rule of the step.
 )doc");
 
 }  // namespace tfx

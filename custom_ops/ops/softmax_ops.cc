@@ -73,11 +73,11 @@ With p_ic = exp(o_ic) / Z_i, entry (i, c) is kept with probability min(1, S p_ic
 weight max(p_ic, 1 / S), whose expectation is p_ic. With S = C all are kept, and are p_ic. The choice
 is a function of the seed, i and c.
 
-W may have the rows of one shard of a layer: row r is then class first_class + class_stride r, and all
-but C are about the whole layer. The partition function is that of the rows that are here, and so are
-the p_ic: of what is kept, that remains whose key is above log Z_i - log S with the Z_i of all classes.
+W may have the rows of one shard of a layer: row r is then class first_class + class_stride r, and
+arguments other than C are for the whole layer. The partition function and p_ic are over the rows here:
+of the entries kept, those with a key above log Z_i - log S, Z_i over all classes, are to remain.
 
-On a GPU no numbers are refused, and a label out of range counts as one without a row.
+On a GPU values are not checked, and a label out of range counts as a label without a row.
 
 kernel: W, a variable [C, D] of type dtype, C below 2^31.
 bias: b, a variable [C] of type dtype, or none.
@@ -87,14 +87,14 @@ seed: [2].
 first_class: [], the class of row 0; 0 for a whole layer.
 class_stride: [], at least 1; 1 for a whole layer.
 num_classes: [], of the layer; C for a whole one.
-num_selected: S, at most num_classes; that many: all are kept. At most so many entries of an example are expected. With 0 none is kept.
-products: of what: with "bfloat16", W and h are rounded to it first. Sums are float32.
+num_selected: S, at most num_classes: then all are kept. It bounds the expected number of entries per example. 0: none is kept.
+products: their type: with "bfloat16", W and h are rounded to it first. Sums are float32.
 logsumexp: [B], log Z.
 target_logits: [B, K], o at the labels; 0 at padding, and where a label has no row here.
 ids: [B, S'], the classes kept, rising; labels are left out. Padded with -1.
 probabilities: [B, S'], their weights; 0 at padding.
 logits: [B, S'], o_ic; 0 at padding.
-keys: [B, S'], o_ic - log u_ic, u_ic being the random number in (0, 1]; 0 at padding.
+keys: [B, S'], o_ic - log u_ic with a random number u_ic in (0, 1]; 0 at padding.
 )doc");
 
 REGISTER_OP("TfxMeanOfRows")
@@ -109,7 +109,7 @@ REGISTER_OP("TfxMeanOfRows")
     .Doc(R"doc(
 The mean of the rows of a variable, which is read in place, once.
 
-Sums of a few rows are floats, those of more doubles. The result does not depend on the number of
+Sums of few rows are floats, sums of many rows doubles. The result does not depend on the number of
 threads.
 
 variable: [C, ...] of type dtype, C at least 1.
@@ -144,25 +144,25 @@ Takes a step on all rows by the gradient of a function of log Z, target logits a
 returns dL/dh.
 
 With o = W h + b and p_ic = exp(o_ic) / Z_i, dL/do_ic = a_i p_ic + m_i / C + the target gradients of
-(i, c). Neither o nor its gradient is built. What is refused leaves all variables as they were. The
-result does not depend on the number of threads. On a GPU no numbers of tensors there are refused, and a
-label out of range counts as padding.
+(i, c). Neither o nor its gradient is built. After an error all variables are unchanged. The result
+does not depend on the number of threads. Values of tensors on a GPU are not checked, and a label out of
+range counts as padding.
 
 kernel: W, [C, D], of type dtype; changed in place.
 bias: b, [C], of type dtype; or none.
-kernel_slots: As TfxRowUpdate, for W.
-bias_slots: As TfxRowUpdate, for b; none without a bias.
+kernel_slots: As in TfxRowUpdate, for W.
+bias_slots: As in TfxRowUpdate, for b; none without a bias.
 hidden: h, [B, D], finite.
 labels: [B, K] class ids, padded with -1.
 logsumexp: log Z, [B], finite.
 target_gradient: [B, K], of the loss with respect to the target logits, finite; ignored at padding.
 logsumexp_gradient: a, [B], of the loss with respect to log Z, finite.
 mean_gradient: m, [B], of the loss with respect to the mean of all logits, finite; or [0]: 0.
-learning_rate: As TfxRowUpdate.
-rule: As TfxRowUpdate.
-method: As TfxRowUpdate.
-products: Of what: with "bfloat16", W, h and dL/do are rounded to it first. Sums are float32.
-update: False: only the gradient.
+learning_rate: As in TfxRowUpdate.
+rule: As in TfxRowUpdate.
+method: As in TfxRowUpdate.
+products: Their type: with "bfloat16", W, h and dL/do are rounded to it first. Sums are float32.
+update: False: computes only the gradient.
 hidden_gradient: dL/dh at the W before the step, [B, D].
 )doc");
 

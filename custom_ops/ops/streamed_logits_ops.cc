@@ -90,8 +90,8 @@ REGISTER_OP("TfxStreamedLogits")
 Statistics of the logits o = W h + b of all classes, in one pass, without building them.
 
 The result does not depend on the number of threads. The logsumexp is NaN if a logit of the example
-is NaN, else +infinity if one is; -infinity if all are, or if there is no class. For ranks and the
-best k, a NaN logit counts as -infinity.
+is NaN, else +infinity if a logit is; -infinity if all logits are, or if there is no class. For ranks
+and the best k, a NaN logit counts as -infinity.
 
 hidden: h, [B, D].
 W may have the rows of one shard of a layer: row r is then class first_class + class_stride r. Classes
@@ -100,17 +100,16 @@ are counted and named by their ids in the layer.
 kernel: W, [C, D], C below 2^31.
 bias: b, [C], or [0] for none.
 labels: [B, K] class ids, in [-1, num_classes), padded with -1.
-target_scores: The labels' logits, [B, K], of whatever shard they are; or [0, 0]: those that are found
-  here.
+target_scores: The labels' logits, [B, K], of any shard; or [0, 0]: the logits computed here.
 first_class: [], the class of row 0; 0 for a whole layer.
 class_stride: [], at least 1; 1 for a whole layer.
 num_classes: [], of the layer; C for a whole one.
-k: how many of the best classes to return, at most C.
+k: number of best classes to return, at most C.
 logsumexp: [B].
 target_logits: [B, K]; 0 where the label is -1, or has no row here.
-target_ranks: [B, K]: how many of these classes have a higher logit, or the same one and a lower id; -1
-  where the label is -1, or its logit is not known. With scores, ranks of shards add up: a label does
-  not count as above itself, however its score was rounded.
+target_ranks: [B, K]: number of classes here with a higher logit, or the same logit and a lower id; -1
+  if the label is -1 or its logit is unknown. With scores, ranks of shards add up: a label never counts
+  as above itself, for any rounding of its score.
 top_scores: [B, k], falling, ties by lower id.
 top_ids: [B, k].
 )doc");
@@ -147,19 +146,19 @@ REGISTER_OP("TfxFilteredTopK")
     .Doc(R"doc(
 The logsumexp of TfxResourceStreamedLogits, and the best k of the classes that each example may find.
 
-These are the classes that it does not exclude, of the group that it wants. Where there are fewer than
-k, -infinity and -1 follow. The logsumexp is that of all classes.
+An example may find the classes of its wanted group that it does not exclude. If there are fewer than k,
+-infinity and -1 follow. The logsumexp is over all classes.
 
 hidden: h, [B, D].
 kernel: handle of a variable W of type dtype, [C, D], C below 2^31.
 bias: b, [C], or [0] for none.
 excluded: [B, E] class ids, in [-1, num_classes), padded with -1.
-groups: the group of each row, [C], -1 for rows that are never found; or [0]: all may be.
-wanted: [B], the group, -1 for any; or [0] where there are no groups.
-first_class: [], as TfxStreamedLogits.
-class_stride: [], as TfxStreamedLogits.
-num_classes: [], as TfxStreamedLogits.
-k: how many of the best classes to return, at most C.
+groups: the group of each row, [C], -1 for rows that are never found; or [0]: all may be found.
+wanted: [B], the group, -1 for any; or [0] without groups.
+first_class: [], as in TfxStreamedLogits.
+class_stride: [], as in TfxStreamedLogits.
+num_classes: [], as in TfxStreamedLogits.
+k: number of best classes to return, at most C.
 logsumexp: [B].
 top_scores: [B, k], falling, ties by lower id.
 top_ids: [B, k].

@@ -74,7 +74,7 @@ class Child:
         return self.has_ended()
 
     def wait_for_save(self, number: int) -> bool:
-        """Waits until a file is being written for that time; says whether it has ended instead."""
+        """Waits until file `number` is being written; returns whether the run has ended instead."""
         seen, last = 0, None
         end = time.monotonic() + MOST_SECONDS
         while time.monotonic() < end:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What W and b begin as, by Keras's initializers, arrays and functions, in one block or many."""
+"""Initial W and b from Keras's initializers, arrays and functions, in one block or many."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_weights_are_known_before_they_are_made(name):
     state = head.optimizer.variables if hasattr(head, "optimizer") else []
     assert sum_of(weights, "optimizer") == bytes_of(state)
     tree = 8 * CLASSES if "hierarchical" in name else 0
-    functions = [v for v in of_index if v.name in ("planes", "elements")]  # of hashing: left out
+    functions = [v for v in of_index if v.name in ("planes", "elements")]  # hash functions
     of_index = bytes_of(of_index) - bytes_of(functions)
     assert sum_of(weights, "index") == pytest.approx(of_index + tree, abs=100)  # schedules, too
 

@@ -73,7 +73,7 @@ class Block {
     warp.brought[current_ % kWarp] = bits;
     WaitForWarp(&warp);
     const auto got = look(warp.brought, LanesOfWarp());
-    WaitForWarp(&warp);  // nobody brings the next before all have this one
+    WaitForWarp(&warp);  // no thread brings the next value before all have this one
     return got;
   }
 

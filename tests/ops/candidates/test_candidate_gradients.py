@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""candidate_gradients: dL/dh and the gradients of named rows, against float64; W stays as it is."""
+"""candidate_gradients: dL/dh and gradients of given rows, against float64; W does not change."""
 
 from __future__ import annotations
 

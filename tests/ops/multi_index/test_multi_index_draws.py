@@ -52,7 +52,7 @@ def test_the_oracle_agrees():
     problem = Problem(5, 60, 4, 6)
     q = problem.distribution()
     unit = np.eye(5)
-    hidden = np.concatenate([problem.first, problem.second], axis=1)  # of words that are units
+    hidden = np.concatenate([problem.first, problem.second], axis=1)  # with unit vectors as words
     of_words = oracle.distribution(hidden, problem.codes, unit, unit, problem.weights, "pq")
     np.testing.assert_allclose(q, of_words, rtol=1e-12)
 

@@ -45,7 +45,7 @@ def implementation(name, monkeypatch):
 @every_implementation
 @pytest.mark.parametrize("shape", [(9, 1), (7, 16), (11, 67), (5, 3, 7), (23,)])
 def test_random_bits_are_those_of_the_definition(implementation, shape):
-    """Of sums that float32 has exactly, each weight is the oracle's, whatever the order of rows."""
+    """For sums exact in float32, each weight equals the oracle's, for any order of rows."""
     rng = np.random.default_rng(0)
     weights = tf.Variable(tf.cast(rng.integers(-99, 99, shape) / 32, tf.bfloat16))
     gradient = rng.integers(-(2**15), 2**15, shape) / 2**16
