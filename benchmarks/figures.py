@@ -2,7 +2,7 @@
 """Fills figures in README and docs from CSV files, or checks that they match.
 
     python benchmarks/figures.py            # fills in
-    python benchmarks/figures.py --check    # says what is not as the CSV has it; exit code 1
+    python benchmarks/figures.py --check    # prints differences from the CSV; exit code 1
 
 In Markdown, where a reader does not see it:
 

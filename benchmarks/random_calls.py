@@ -41,7 +41,7 @@ def row_of(seed: int, calls: int, compare_every: int) -> dict[str, int | float]:
 
 
 def main() -> None:
-    """Writes the rows of all seeds; after each, those there are."""
+    """Writes the rows of all seeds; after each seed, the rows so far."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=10_000, help="of each seed")
     parser.add_argument("--seeds", type=int, default=100)

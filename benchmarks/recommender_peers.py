@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequence models of other packages, trained on the histories of examples/histories.py.
 
-Each gets the histories and a number of epochs, and returns what scores histories, the best epoch by
-validation, and the seconds of training: RecBole's SASRec, and keras-rs's retrieval as its tutorial
-on sequences has it. Items are classes; no user's last item is seen.
+RecBole's SASRec, and keras-rs's retrieval as in its tutorial on sequences. Each function gets the
+histories and a number of epochs, and returns a function that scores histories, the best epoch by
+validation, and the seconds of training. Items are classes; users' last items are left out.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Step(NamedTuple):
         return self.classes * 4 * numbers / 2**30
 
     def collectives(self, members: int, groups: int = 1) -> list[tuple[float, int]]:
-        """Bytes that a worker receives, and hops, of each: docs/results/workers.md."""
+        """Bytes that a worker receives and hops, per collective: docs/results/workers.md."""
         others = members * groups - 1
         if others == 0:
             return []

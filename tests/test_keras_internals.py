@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The private names of Keras work as assumed; a failing test has the name that is gone."""
+"""The private names of Keras work as assumed; a failing test has the name that is missing."""
 
 from __future__ import annotations
 

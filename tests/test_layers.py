@@ -13,8 +13,8 @@ from child import run_child
 
 ROOT = Path(__file__).parents[1] / "tfx_largeout"
 
-# Each part imports what stands before it alone, and `__init__` of the package imports all but the
-# last two, which need more than the package does.
+# Each part imports only parts before it. The package's `__init__` imports all but the last two,
+# which have more requirements than the package.
 LAYERS = (
     "arguments",
     "written_whole",

@@ -220,7 +220,7 @@ void EliminateBlock(const Factorization<T>& f, int64_t first, int64_t size, cons
   Multiply<T>({below, n, 1, panels, size, rest, f.k + next * n + next, n, 1, 1}, 0, rest, true);
 }
 
-// K now holds, in the lower triangle, what it was when its column was eliminated.
+// The lower triangle of K now has its values from the elimination of their column.
 template <typename T>
 void SplitFactors(const Factorization<T>& f) {
   const int64_t n = f.size;
@@ -247,7 +247,7 @@ bool Factor(const Factorization<T>& f) {
   return true;
 }
 
-// The rows of a tile of R X = B, with those after already solved.
+// Solves R X = B for the rows of a tile; later rows are already solved.
 template <typename T, int kRows>
 void SolveBackward(const Factorization<T>& f, int64_t row, T* panel) {
   Pair<T> x[kRows];

@@ -35,7 +35,7 @@ void FactoredStatistics(const FactoredState<T>& state, const FactoredBatch<T>& b
       }
     }
   };
-  // Rows of V come from main memory, beside what they are not needed for.
+  // Rows of V are read from main memory during work that does not need them.
   execution.Run({
       {"statistics: pack H", {rows.Gather(), products.Pack()}},
       {"statistics: H Q, H U^T, V T",

@@ -17,7 +17,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Begins to find what is wrong, for the errors of later ops. Gives where the device has it.
+// Starts to check arguments, for the errors of later ops. Returns the place of the result on the
+// device.
 absl::Status BeginChecks(tf::OpKernelContext* context, const core::gpu::CandidateNumbers& numbers,
                          tf::Tensor* memory, core::gpu::CandidateFault** fault) {
   tf::core::RefCountPtr<CandidateRefusals> refusals;

@@ -22,7 +22,7 @@ constexpr char kUnchanged[] = "No variable has been changed.";
 constexpr char kChanged[] =
     "Variables that the op changes may have been changed in part: go on from a checkpoint.";
 
-// A version as CUDA has it, 12050, as people do.
+// Converts CUDA's version number, such as 12050, to text.
 std::string Version(int version) {
   return version == 0 ? "unknown" : absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }

@@ -24,9 +24,9 @@ absl::Status RateError(double weight_decay, float learning_rate);
 class RowRule {
  public:
   // `method` is "sgd", "adagrad" or "adam"; `numbers` are weight_decay, clip_norm and the method's
-  // hyperparameters, and maybe the options of TfxRowUpdate, which OnGpu does not have. Returns an
-  // error if numbers or rates are out of range. For OnGpu, with the rate on the device, only its
-  // shape is checked.
+  // hyperparameters, and optionally the options of TfxRowUpdate, which OnGpu does not support.
+  // Returns an error if numbers or rates are out of range. For OnGpu, with the rate on the device,
+  // only its shape is checked.
   absl::Status Set(const std::string& method, const tensorflow::Tensor& numbers,
                    const tensorflow::Tensor& learning_rate, bool rate_is_on_host = true);
 

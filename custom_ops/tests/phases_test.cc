@@ -60,7 +60,7 @@ TEST(TimesAreRecordedOnDemand) {
   EXPECT(TakePhaseSeconds(false).empty());
 }
 
-// A pool of one thread, which queues what it is given behind what it does.
+// A pool of one thread, which queues tasks after the task that runs.
 class OneThread {
  public:
   OneThread() : thread_([this] { Work(); }) {}

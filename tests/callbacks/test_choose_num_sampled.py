@@ -49,7 +49,7 @@ def sampled(kind="uniform", **options):
 
 
 def error_of(model, num_sampled, examples, draws=20):
-    """Returns the error as the docstring has it, by automatic differentiation of all logits."""
+    """Returns the error defined in the docstring, by automatic differentiation of all logits."""
     trunk, head = model.layers
     hidden, labels = trunk(X[examples]), Y[examples]
     with tf.GradientTape() as tape:

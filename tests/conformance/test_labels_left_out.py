@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples without labels, ignored classes and weights a class, with every head."""
+"""Examples without labels, ignored classes and class weights, with every head."""
 
 from __future__ import annotations
 

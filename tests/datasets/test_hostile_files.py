@@ -161,7 +161,7 @@ def test_a_compressed_file_is_read_whole_or_not_at_all(tmp_path, compress):
         turned[place] ^= 0xFF
         path.write_bytes(turned)
         try:
-            assert rows_of(read_xc(path)) == ROWS  # a gzip header has a date that may be any
+            assert rows_of(read_xc(path)) == ROWS  # the date in a gzip header may have any value
         except ValueError as error:
             assert str(path) + ":" in str(error)
             num_refused += 1

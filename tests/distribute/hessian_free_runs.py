@@ -36,7 +36,7 @@ TIMES = ("gradient_seconds", "cg_seconds", "line_search_seconds")
 
 @contextlib.contextmanager
 def float64():
-    """Rounding that does not grow to anything while a model is trained."""
+    """Trains in float64, so that rounding errors stay small."""
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of workers that have all classes each train as one process does, and stay equal."""
+"""Groups of workers with all classes each train as one process does, and stay equal."""
 
 from __future__ import annotations
 

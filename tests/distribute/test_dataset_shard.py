@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a batch: together they are the batch, and what fills them up is marked."""
+"""The parts of a batch: together they equal the batch, and padding is marked."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def check_losses_of_two_workers():
 
 
 def check_labels_that_are_left_out():
-    """Rows without labels, an ignored class and weights a class: as in one process."""
+    """Rows without labels, an ignored class and class weights: as in one process."""
     labels = np.where(np.arange(9)[:, np.newaxis] % 4 == 1, -100, Y)
     labels[2] = -1
     weights = np.linspace(0.5, 2, training.CLASSES)

@@ -24,7 +24,7 @@ WEIGHTS[4] = 0
 
 
 def step_of(workers, make, loss, parts=None):
-    """What a step leaves: the loss of all, the gradients of this worker's h and of the scalars."""
+    """Results of a step: the total loss, gradients of this worker's h, and of the scalars."""
     head = make()
     head.build((None, training.WIDTH))
     metric = tlo.metrics.MeanReciprocalRank(during_training=True)

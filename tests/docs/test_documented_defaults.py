@@ -29,7 +29,7 @@ def public():
 
 
 def claims(thing):
-    """Yields each argument whose docstring names its default: name, what is said, what it is."""
+    """Yields arguments with a documented default: name, documented default, real default."""
     text = inspect.getdoc(thing) or ""
     section = re.search(r"^Args:\n((?: {4}.*\n|\n)+)", text + "\n", re.MULTILINE)
     parameters = inspect.signature(thing).parameters

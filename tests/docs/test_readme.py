@@ -13,7 +13,7 @@ from variants import thorough
 README = Path(__file__).parents[2] / "README.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
 
-# How an example begins: what it has learnt, and the least precision at 1.
+# By the beginning of an example: the measure of its model, and the least precision at 1.
 EXAMPLES = {
     "import keras, numpy": (
         "model.evaluate(features[:1000], labels[:1000], return_dict=True)",

@@ -22,7 +22,7 @@ def texts_of(path):
         elif isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else "\n" for part in node.values]
             yield "".join(parts)
-        elif isinstance(node, ast.List):  # of a check that a graph makes
+        elif isinstance(node, ast.List):  # the message of a check in a graph
             parts = [getattr(each, "value", "\n") for each in node.elts]
             yield " ".join(each if isinstance(each, str) else "\n" for each in parts)
 

@@ -17,7 +17,7 @@ spec.loader.exec_module(batcher)
 
 
 class Upper:
-    """Answers in capitals, once it may; keeps what it was called with."""
+    """Answers in capitals, when released; keeps its arguments."""
 
     def __init__(self):
         self.calls = []

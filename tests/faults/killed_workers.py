@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 def work(folder: Path) -> None:
-    """Trains as a worker; writes a digest of all that it has at the end."""
+    """Trains as a worker; writes a digest of its model's state at the end."""
     from distribute import checkpoints
 
     import tfx_largeout as tlo

@@ -36,7 +36,7 @@ class Call(NamedTuple):
         op: Its name in the registration.
         inputs: By name; an array, a `Variable`, or a list of these.
         attributes: By name; dtypes as `tf.DType`.
-        notes: What was done to it on purpose, for people.
+        notes: The deliberate changes to it, as text for people.
         is_tame: All numbers are of ordinary size, so that two implementations agree on results.
     """
 
@@ -87,7 +87,7 @@ class Outcome(NamedTuple):
     after: dict[str, np.ndarray]
 
     def changed(self) -> list[str]:
-        """Returns the names of variables that are not what they were, to the bit.
+        """Returns the names of variables that have changed, bitwise.
 
         `touched_at` may be: its marks stay where W or a table is at fault.
         """

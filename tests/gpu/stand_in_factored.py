@@ -34,7 +34,7 @@ class Problem:
     def batch(self, step, dtype):
         """Returns H, labels, the gradients, and a rate for a given 2 eta lambda_max."""
         hidden = self.rng.normal(size=(BATCH, WIDTH)).astype(dtype)
-        labels = self.rng.integers(-1, 6, (BATCH, LABELS))  # which repeat
+        labels = self.rng.integers(-1, 6, (BATCH, LABELS))  # with repeats
         gradients = [self.rng.normal(size=s).astype(dtype) for s in ((BATCH, LABELS), BATCH, BATCH)]
         if self.signs == "positive":
             gradients[1] = np.abs(gradients[1])

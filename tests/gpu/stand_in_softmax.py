@@ -113,7 +113,7 @@ def check_in_graph(module):
 
 
 def check_tf32(module):
-    """Factors are rounded where the process has it on, and only there."""
+    """Factors are rounded only if the process has TF32 switched on."""
     exact = Step("GPU:0", "sgd").run(module, update=False).numpy()
     tf.config.experimental.enable_tensor_float_32_execution(True)
     rounded = Step("GPU:0", "sgd").run(module, update=False).numpy()

@@ -32,7 +32,7 @@ OPTIMIZERS = {
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
 @pytest.mark.parametrize("name", list(HEADS))
 def test_the_labels_of_examples_of_weight_0_do_not_matter(name, optimizer):
-    """Not even where the optimizer has moments of their rows, or lets touched rows decay."""
+    """Also if the optimizer has moments of their rows, or decays touched rows."""
     x = np.random.default_rng(0).normal(size=(6, WIDTH)).astype("float32")
     first, weights = np.array([50, 50, 9, 9, 1, 2]), np.array([1, 1, 1, 1, 0, 0], "float32")
     results = []

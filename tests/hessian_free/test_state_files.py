@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that `load_state` can't take: it names them, and the state is as it was."""
+"""Files that `load_state` can't read: the error names them, and the state is unchanged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FactoredEmbedding: lookups and logits of one W, against the dense layer that has it twice."""
+"""FactoredEmbedding: lookups and logits of one W, against a dense layer with two copies."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ def test_gamma_stays_between_minus_one_and_one(name, scale):
     assert np.abs(found).max() <= 1 + 1e-6
     assert np.abs(found).max() > 0.5  # the bound is about something
     labels = statistics.labels.ids[:, 0].numpy()
-    assert found[np.arange(50), labels].min() >= 0  # as 1 - p(label), the exact one
+    assert found[np.arange(50), labels].min() >= 0  # like the exact value, 1 - p(label)
     found[np.arange(50), labels] = 0
     assert found.max() <= 1e-6  # the others, too, have the exact one's sign
 

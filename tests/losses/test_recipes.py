@@ -25,7 +25,7 @@ def optimizer():
     return tlo.optimizers.RowSGD(0.05)
 
 
-# The heads that a recipe is for, and whether `evaluate` is the softmax cross-entropy.
+# The heads for a recipe, and whether `evaluate` returns the softmax cross-entropy.
 RECIPES = {
     "SmallLogPartition": ([lambda: tlo.heads.DenseHead(CLASSES)], False),
     "CentredLogits": (

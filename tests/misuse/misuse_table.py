@@ -1007,7 +1007,7 @@ def _rate(case: Case, rate: float) -> None:
 
 
 def _two_heads(case: Case, labels: bool) -> None:
-    """Trains two heads; what the second one gets is wrong. The first must be as it was."""
+    """Trains two heads, the second with wrong arguments. The first must not change."""
     inputs = [keras.Input((WIDTH,)), keras.Input((WIDTH,))]
     heads = [case.make_head(name="left"), case.make_head(name="right")]
     model = keras.Model(inputs, [head(x) for head, x in zip(heads, inputs, strict=True)])

@@ -90,7 +90,7 @@ def test_a_lower_rate_of_the_model_makes_shorter_steps(case):
             model.fit(case.x, case.y, verbose=0)
         return np.linalg.norm(case.row.weights(model.layers[-1])[0] - before)
 
-    # bfloat16 is far away; optimizers divide by what they have seen, so not by exactly 100
+    # bfloat16 is far away; optimizers divide by earlier gradients, so not by exactly 100
     assert change(0.001) == pytest.approx(change(0.1) / 100, rel=0.02)
 
 

@@ -29,7 +29,7 @@ def log_softmax(x):
 
 
 def two_level(hidden, kernel, bias, cluster_kernel, cluster_bias, clusters):
-    """Returns log p `[N, C]`; rows of `kernel` stand by cluster, then by class."""
+    """Returns log p `[N, C]`; rows of `kernel` are ordered by cluster, then by class."""
     members = scores(hidden, kernel, bias)
     result = np.empty_like(members)
     by_cluster = log_softmax(scores(hidden, cluster_kernel, cluster_bias))

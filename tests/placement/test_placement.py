@@ -116,7 +116,7 @@ def test_nothing_is_left_to_the_host_but_what_is_named(name):
 
 @pytest.mark.thorough
 def test_what_is_named_is_there():
-    """So that a name goes when what it is for has gone."""
+    """Finds names that are no longer needed."""
     rows = "sampled_index", "tf_sampled_softmax", "tf_nce"
     found = {(n.place, n.op) for name in rows for g in graphs(name).values() for n in host_nodes(g)}
     assert set(ON_HOST) <= found

@@ -46,7 +46,7 @@ def test_no_ids_of_all_that_is_looked_at_are_in_memory():
 def test_probabilities_of_what_is_scored_again_are_at_most_one(index, tmp_path):
     model = clustered_model()
     head = model.layers[-1]
-    head.kernel.assign(head.kernel * 30)  # int8 is off by more than 1, and one class has it all
+    head.kernel.assign(head.kernel * 30)  # int8 is off by more than 1; p of one class is 1
     arguments = {} if index is None else {"index": index, "num_lists": 30, "num_probed": 30}
     result = exported(
         model,

@@ -84,8 +84,8 @@ class CheckpointFolder:
     def newest(self, rows: Set[str] = frozenset()) -> StoredRun | None:
         """Returns the newest whole checkpoint; None if there is no file.
 
-        Newer damaged ones are renamed with a warning. `rows` are the names of arrays that are
-        spread over workers by class.
+        Newer damaged checkpoints are renamed with a warning. `rows` are the names of arrays
+        whose classes are split over workers.
 
         Raises:
             RuntimeError: There are checkpoints, but none is whole.

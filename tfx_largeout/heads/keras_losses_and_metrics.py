@@ -73,7 +73,7 @@ def trains_as_keras_does(model: Any) -> bool:
 
 
 def _only(loss: Any) -> Any:
-    """Returns the loss of a model's only output, in whatever form it was compiled."""
+    """Returns the loss of a model's only output, for any form of `compile`'s argument."""
     parts = list(loss.values()) if isinstance(loss, dict) else loss
     return parts[0] if isinstance(parts, (list, tuple)) and len(parts) == 1 else loss
 

@@ -83,7 +83,7 @@ def whole_batch(
 def local_examples(
     output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
 ) -> tuple[tuple[int, Any], tuple[tf.Tensor | None, ...]]:
-    """Returns phase and step, as `meet`; and the form of labels that `gather_examples` takes."""
+    """Returns phase and step for `meet`, and the labels and weights for `gather_examples`."""
     labels = _local_labels(output, y_true)
     if sample_weight is not None:
         sample_weight = example_weights(output.hidden, sample_weight, None)

@@ -24,7 +24,7 @@ struct AnchorScratch {
   int64_t* slots;                // [3]: see factored_anchor.cu.cc
 };
 
-// Resets U = P = I; W is then what it was with `u` [D, D] instead of U.
+// Resets U = P = I; W is then the previous W with `u` [D, D] instead of U.
 //
 // T[e] <- T[e] u for every slot e; the slot with the fewest rows, except the current one, becomes
 // the current one, with T = I. Its remaining rows are first converted to the old coordinates.

@@ -134,7 +134,7 @@ __device__ void FindBest(const OwnLogits& own, int64_t k, const Shared& shared, 
   better = OfBlock(better, Sum(), shared.reduction);
   if (better == 0 && !is_first) return;
   const bool fit = found.Fit(better);
-  for (int j = 0; j < kChunk / kThreads; ++j) {  // all threads as often
+  for (int j = 0; j < kChunk / kThreads; ++j) {  // equally often in all threads
     found.Offer(own.Key(j));
     if (!fit) found.MakeRoom();
   }

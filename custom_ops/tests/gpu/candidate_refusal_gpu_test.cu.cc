@@ -19,7 +19,7 @@ namespace {
 using test::CandidateProblem;
 using test::DeviceArray;
 
-// A step of SGD on a problem, by whose report `report` goes on.
+// A step of SGD on a problem; `report` continues the report of the step before.
 struct Step {
   Step(const CandidateProblem& problem, float rate, double weight_decay,
        const CandidateReport& before = {})

@@ -39,7 +39,7 @@ class Disk:
     Attributes:
         names: The file of each name.
         changed: Called when names have changed.
-        full: For which ranks, and from which write on, the disk is full.
+        full: By rank, the write from which on the disk is full; 1 is the next.
     """
 
     def __init__(self, world: World) -> None:

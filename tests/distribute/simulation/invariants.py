@@ -139,7 +139,7 @@ class Invariants:
 
 
 class Checkpoint:
-    """A file as it was written, by its format alone."""
+    """A written file, read by its format only."""
 
     def __init__(self, inode: Any) -> None:
         self.is_checked, self.error = False, ""

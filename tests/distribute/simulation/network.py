@@ -249,7 +249,7 @@ class Process:
         self.world.ended(self)
 
     def collective(self, name: str, x: Any, parts: list[np.ndarray]) -> list[np.ndarray]:
-        """Sends each worker its part; returns what they have sent to this one, by rank."""
+        """Sends each worker its part; returns the parts sent to this worker, by rank."""
         key = (name, x.dtype.name, tuple(x.shape))
         self.point("network", f"{name} {list(x.shape)}")
         if self.broken is not None:

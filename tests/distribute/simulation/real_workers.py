@@ -160,7 +160,7 @@ def run_seed(seed: int, folder: Path) -> int:
 
 
 class _Whole:
-    """A file of the real disk, as the simulated one has it."""
+    """A file of the real disk, with the interface of the simulated file."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

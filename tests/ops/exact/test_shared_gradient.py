@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""shared_gradient: its expectation, and what it is with all classes."""
+"""shared_gradient: its expectation, and its value with all classes."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def settle(state: FactoredState, num_classes: int) -> None:
 
 
 def reanchor(state: FactoredState, u: tf.Tensor) -> None:
-    """Resets U = P = I; W is then what it was with `u` instead of U.
+    """Resets U = P = I; W is then the previous W with `u` instead of U.
 
     T[e] <- T[e] u for every slot e, and an empty slot becomes the current one, with T = I. If none
     is empty, the slot with the fewest rows is emptied: its rows are multiplied by their T.
