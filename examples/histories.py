@@ -27,6 +27,7 @@ import numpy as np
 
 OPENERS = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 NO_DATA = re.compile(r"^(\.|readme|licen[cs]e|source)", re.IGNORECASE)
+MOST_PADDED = 2**22  # places of a batch in which histories are padded
 Rows = list[tuple[int, list[int]]]
 
 
@@ -177,7 +178,11 @@ def padded(rows: list[np.ndarray], padding: int = 0) -> np.ndarray:
 
 
 def by_length(rows: list[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
-    """Returns numbers of rows, sorted by length: batches of little padding."""
-    order = np.argsort([len(row) for row in rows], kind="stable")
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+    """Returns numbers of rows, the longest first: batches of little padding, and bounded memory."""
+    order = np.argsort([-len(row) for row in rows], kind="stable")
+    start = 0
+    while start < len(order):
+        fit = MOST_PADDED // max(len(rows[order[start]]), 1)
+        stop = start + min(max(fit, 1), batch_size)
+        yield order[start:stop]
+        start = stop

@@ -190,14 +190,15 @@ def batches(rows: list[Any], batch_size: int, seed: int, mix: float = 2) -> tf.d
 def held_out(histories: data.Histories, part: str, batch_size: int = 512) -> tf.data.Dataset:
     """Returns batches of (what a user had before, the item that came next)."""
     before, items, _ = histories.held_out(part)
+    parts = list(data.by_length(before, batch_size))
 
     def batches() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for users in data.by_length(before, batch_size):
+        for users in parts:
             yield data.padded([before[u] for u in users]), items[users]
 
     signature = tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None], tf.int64)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
-    return dataset.apply(tf.data.experimental.assert_cardinality(-(-len(items) // batch_size)))
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(parts)))
 
 
 class Validation(keras.callbacks.Callback):

@@ -8,6 +8,7 @@ import importlib.util
 import lzma
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 FILE = Path(__file__).parents[2] / "examples" / "histories.py"
@@ -100,3 +101,11 @@ def test_a_folder_has_one_file(tmp_path):
     broken = written(tmp_path, gzip.compress(b"1 2 3 4")[:10] + b"\xff" * 20, "e.gz")
     with pytest.raises(SystemExit, match=r"e\.gz: must be text, plain or compressed as its name"):
         histories.load(broken)
+
+
+def test_batches_of_like_length_are_bounded(monkeypatch):
+    monkeypatch.setattr(histories, "MOST_PADDED", 12)
+    rows = [np.zeros(n, int) for n in (3, 0, 40, 3, 4, 1, 2, 3)]
+    batches = [[len(rows[i]) for i in batch] for batch in histories.by_length(rows, 4)]
+    assert batches == [[40], [4, 3, 3], [3, 2, 1, 0]]
+    assert sorted(np.concatenate(list(histories.by_length(rows, 3)))) == list(range(8))
