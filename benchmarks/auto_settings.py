@@ -42,7 +42,7 @@ TOLERANCES, TARGETS = (0.3, 0.15), ({"recall": 0.5}, {"recall": 0.9}, {"num_foun
 
 
 class Examples(NamedTuple):
-    """Training batches, and examples to choose on and to look at what was chosen."""
+    """Training batches, and examples for the choice and for its test."""
 
     num_features: int
     num_classes: int

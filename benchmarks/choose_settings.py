@@ -55,7 +55,7 @@ def model_of(train: Any, settings: dict[str, Any]) -> keras.Model:
 
 
 def trained(model: keras.Model, train: Any, test: Any, seconds: float) -> dict[str, Any]:
-    """Trains for some seconds; returns steps and what came out."""
+    """Trains for some seconds; returns the steps and the measurements."""
     keras.utils.set_random_seed(0)
     batches = train.dataset(BATCH, shuffle=True, seed=0, drop_remainder=True)
     evaluation, points = ExactEvaluation(model), []

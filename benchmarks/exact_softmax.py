@@ -62,7 +62,7 @@ FULL = {
 
 
 def make_heads(classes: int) -> dict[str, Callable[[], tlo.heads.Head]]:
-    """Returns what makes a head, for each method."""
+    """Returns a function that makes a head, for each method."""
 
     def exact(**options: Any) -> Callable[[], tlo.heads.Head]:
         return lambda: tlo.heads.ExactSoftmaxHead(

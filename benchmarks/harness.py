@@ -81,7 +81,7 @@ def available_mib() -> float:
 
 
 def machine() -> dict[str, str | int]:
-    """Returns the columns that say what a row was measured on."""
+    """Returns the columns that describe the machine and versions of a row."""
     import tensorflow as tf
 
     import tfx_largeout

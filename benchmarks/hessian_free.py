@@ -68,7 +68,7 @@ QUICK = False
 
 
 class Network(NamedTuple):
-    """A problem: data in three parts, a model, and what to run on it."""
+    """A problem: data in three parts, a model, and the runs."""
 
     name: str
     training: tuple[np.ndarray, np.ndarray]

@@ -74,7 +74,7 @@ class Searcher(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The exact search, and what it gives for all test examples."""
+    """The exact search, and its results for all test examples."""
 
     search: Search
     best: np.ndarray

@@ -111,7 +111,7 @@ KINDS: dict[str, Any] = {"keras": Keras, "export": Export, "checkpoint": Checkpo
 
 
 class Child:
-    """A forked process that writes lines about what it does."""
+    """A forked process that prints a line per step."""
 
     def __init__(self, action: Callable[[Callable[[Any], None]], None]) -> None:
         end, begin = os.pipe()
@@ -131,7 +131,7 @@ class Child:
         return self.lines.readline().strip()
 
     def end(self) -> list[str]:
-        """Waits for its end; returns what it had still to say."""
+        """Waits for its end; returns its remaining lines."""
         left = self.lines.read().split()
         os.waitpid(self.pid, 0)
         self.lines.close()
@@ -154,7 +154,7 @@ def saving(kind: Any, first: int, times: int) -> Child:
 
 
 def found(kind: Any) -> int:
-    """Returns the number in all arrays of what is there; -1 if there are several, or none."""
+    """Returns the number in all arrays of the files; -1 if there are several, or none."""
 
     def run(tell: Callable[[Any], None]) -> None:
         ends = [(int(array.min()), int(array.max())) for array in kind.load()]
@@ -165,7 +165,7 @@ def found(kind: Any) -> int:
 
 
 def unfinished(folder: Path) -> list[tuple[str, int]]:
-    """Returns names and times of what is being written, or was left."""
+    """Returns names and times of unfinished files."""
     paths = [p for p in folder.iterdir() if p.name.startswith("unfinished.") or p.suffix == ".tmp"]
     with contextlib.suppress(FileNotFoundError):  # it has just got its name
         return [(path.name, path.stat().st_ctime_ns) for path in paths]

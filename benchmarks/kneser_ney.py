@@ -36,7 +36,7 @@ class Order(NamedTuple):
         keys: Of all n-grams, ascending; the place of a key is the number of its n-gram.
         discounted: Counts less their discounts.
         totals: `c(u v .)` of each context.
-        taken: What was taken from the counts of each context.
+        taken: The discount of the counts of each context.
     """
 
     keys: np.ndarray

@@ -64,7 +64,7 @@ class Method(NamedTuple):
 
 
 def methods(counts: np.ndarray) -> list[Method]:
-    """Returns what is compared: Figure 1's margins and Figure 2's estimators."""
+    """Returns the methods compared: Figure 1's margins and Figure 2's estimators."""
     unigram = samplers.Unigram(counts, NEGATIVES, per_example=True)
     uniform = samplers.Uniform(NEGATIVES, per_example=True)
     bernoulli = samplers.Bernoulli(counts, NEGATIVES, per_example=True)
@@ -104,7 +104,7 @@ class Regression:
         self.momentum.assign(tf.zeros_like(self.momentum))
 
     def log_likelihood(self, x: tf.Tensor, labels: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Returns the mean of what the method maximises."""
+        """Returns the mean of the method's objective."""
         logits = tf.matmul(x, self.weights, transpose_b=True)
         if self.method.sampler is None:
             return -tf.reduce_mean(

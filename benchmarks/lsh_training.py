@@ -47,7 +47,7 @@ TRUNK = {
 
 
 class Method(NamedTuple):
-    """A row of the table of heads, options that differ from its defaults, what is tuned."""
+    """A row of the table of heads, options that differ from its defaults, and tuned options."""
 
     head: str
     options: dict[str, Any]

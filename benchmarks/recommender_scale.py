@@ -120,7 +120,7 @@ class Seconds(NamedTuple):
 
 
 class Clock(keras.callbacks.Callback):
-    """Seconds of the processor in training, and of each step; validates, and ends it in time."""
+    """CPU seconds of training and of each step; validates, and ends training in time."""
 
     def __init__(self, budget: float, steps: int, recommender: Any, users: Batch) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ import histories as data  # noqa: E402
 from recommender_peers import TRAINED  # noqa: E402
 
 Scores = Callable[[np.ndarray], np.ndarray]  # of histories `[n, T]`, padded with 0: `[n, C]`
-NEVER = 2**62  # the rank of what can't be found
+NEVER = 2**62  # the rank of items that can't be found
 
 
 def evaluate(
@@ -145,7 +145,7 @@ PEERS = {
 
 
 def measure_peer(name: str, folder: Path, epochs: int) -> dict[str, Any]:
-    """Returns what the example returns, for a peer."""
+    """Returns the example's results, for a peer."""
     histories = data.load(folder)
     results: dict[str, Any] = {"head": name, "seed": 1, "epoch": 0}
     if name in TRAINED:
@@ -164,7 +164,7 @@ def measure_peer(name: str, folder: Path, epochs: int) -> dict[str, Any]:
 
 
 def measure_example(name: str, folder: Path, seed: int, options: list[str]) -> dict[str, Any]:
-    """Returns what the example returns."""
+    """Returns the example's results."""
     with tempfile.TemporaryDirectory() as output:
         command = [str(folder), "--seed", str(seed), "--output", output, *options]
         if name == "two-tower":

@@ -86,7 +86,7 @@ def bytes_a_class(head: Any) -> float:
 
 
 def update_of(kept: Kept, classes: int) -> Callable[[], Any]:
-    """Returns what takes a step on ROWS rows, in a graph."""
+    """Returns a function that takes a step on ROWS rows, in a graph."""
     table = keras.Variable(np.ones([classes, WIDTH], "float32"), dtype=kept.dtype)
     optimizer = kept.optimizer
     optimizer.build([table])

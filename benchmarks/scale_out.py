@@ -64,7 +64,7 @@ SIZES = tuple(2**power for power in range(6, 25, 3))  # bytes
 
 
 def run_workers(size: int, part: str, **settings: Any) -> list[dict[str, Any]]:
-    """Runs a part in workers; returns what each has found, by rank."""
+    """Runs a part in workers; returns the results of each, by rank."""
     from tfx_largeout.distribute.launcher import launch
 
     with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def steps(quick: bool) -> Iterable[dict[str, Any]]:
 
 
 def groups(quick: bool) -> Iterable[dict[str, Any]]:
-    """Of `data_replicas`: what a worker receives in a step, measured and by scale_out_model.py."""
+    """With `data_replicas`: bytes that a worker receives per step, measured and by the model."""
     from scale_out_model import Step
 
     for setting in (QUICK,) if quick else (STEPS[0][1], STEPS[1][1]):

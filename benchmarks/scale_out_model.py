@@ -139,7 +139,7 @@ class Model(NamedTuple):
 
 
 def fitted() -> Model:
-    """Returns the model of what was measured here."""
+    """Returns the model of the measurements here."""
     rates, owns, several = {}, {}, {}
     for head in HEADS:
         rows = [row for row in read("steps") if row["head"] == head]

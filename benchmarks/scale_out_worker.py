@@ -78,7 +78,7 @@ class Losses(keras.callbacks.Callback):
 
 
 def equality(head: str) -> dict[str, Any]:
-    """Trains 50 steps, evaluates and predicts; what does not fit on a worker is put together."""
+    """Trains 50 steps, evaluates and predicts; results of all workers are joined."""
     keras.utils.set_random_seed(1)
     layer, loss = head_of(head)
     embedding = keras.layers.Embedding(WORDS, 12, name="words")
@@ -159,7 +159,7 @@ def fitted(
 
 
 def memory(**setting: int) -> dict[str, Any]:
-    """The most that the process holds, and what of it was there before the model."""
+    """The peak memory of the process, and its memory before the model."""
     tf.constant([1.0]) + 1.0
     empty = harness.peak_of_process_mib()
     fitted(**setting, callbacks=[])

@@ -92,7 +92,7 @@ def made_requests(count: int, texts: int, k: int, num_probed: int | None) -> lis
 
 
 def row_of(clients: list[Client], seconds: float, before: dict, after: dict) -> dict:
-    """Returns what was measured of a load."""
+    """Returns the measurements of a load."""
 
     def more(name: str) -> float:
         return after.get(name, 0.0) - before.get(name, 0.0)

@@ -35,7 +35,7 @@ WIDTH, BEST = 256, 10
 
 
 def write_export(folder: Path, classes: int, dtype: str) -> None:
-    """Writes what `tlo.export` does, of random columns that are made block by block."""
+    """Writes the same files as `tlo.export`, from random columns made block by block."""
     blocks, size = blocks_of_columns(classes, WIDTH, tf.as_dtype(dtype))
     base = np.random.default_rng(0).standard_normal((WIDTH, size), np.float32)
     kind = tf.as_dtype(dtype).as_numpy_dtype
@@ -75,7 +75,7 @@ def memory() -> dict[str, float]:
 
 
 def serve(folder: str, how: str, queries: int) -> None:
-    """Loads a model, answers, and tells what that took; goes on when a line comes."""
+    """Loads a model, answers, and prints the memory used; continues when a line is read."""
     before = memory()
     start, processor = time.perf_counter(), time.process_time()
     model = tlo.serving.load(folder) if how == "mapped" else tf.saved_model.load(folder)
@@ -112,7 +112,7 @@ def serve(folder: str, how: str, queries: int) -> None:
 
 
 def served(folder: Path, how: str, queries: int, servers: int) -> list[dict[str, Any]]:
-    """Returns what some servers tell that run at the same time."""
+    """Returns the figures of servers that run at the same time."""
     command = [sys.executable, __file__, "--serve", str(folder), how, str(queries)]
     with contextlib.ExitStack() as stack:
         pipe = subprocess.PIPE

@@ -269,7 +269,7 @@ def runs_of(
 
 
 def main() -> None:
-    """Parses the command line, and trains what is not in the table yet."""
+    """Parses the command line, and trains settings that are not in the table yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sets", nargs="+", help="wordnet/hyper, wordnet/lemma, NAME=FOLDER or FILE")
     parser.add_argument("--samplers", nargs="+", choices=KINDS, default=list(KINDS))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what small_budgets.py has measured: a map of P@1 by sampler and S, and P@1 by seconds.
+"""Draws the measurements of small_budgets.py: a map of P@1 by sampler and S, and P@1 by seconds.
 
 For each data set of the CSV whose biases began at log class frequencies: on the left P@1 after the
 last epoch, a row a sampler (shared by the batch or own to each example), a column an S; on the
@@ -63,7 +63,7 @@ def _measure(of_set: dict[str, Curves]) -> str:
 
 
 def draw_map(axes: plt.Axes, of_set: dict[str, Curves]) -> None:
-    """Draws what stands after the last epoch."""
+    """Draws the results after the last epoch."""
     sizes = sorted({s for curves in of_set.values() for s in curves if s})
     table = np.full((len(of_set), len(sizes)), np.nan)
     for row, curves in enumerate(of_set.values()):

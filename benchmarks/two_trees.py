@@ -29,7 +29,7 @@ SETTINGS = {  # C, D and B
 
 
 def make_step(name: str) -> Callable[[], Any]:
-    """Returns what is timed, made with the package that the process finds."""
+    """Returns the timed functions, made with the package that the process imports."""
     import tensorflow as tf
 
     import tfx_largeout as tlo
@@ -74,7 +74,7 @@ def measure(name: str, seconds: float) -> float:
 
 
 def measure_in(tree: Path, name: str, seconds: float) -> float:
-    """Returns what a process finds that imports the package from a tree."""
+    """Returns the results of a process that imports the package from a tree."""
     command = [sys.executable, __file__, "--child", name, "--seconds", str(seconds)]
     environment = {**os.environ, "PYTHONPATH": str(tree.resolve()), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

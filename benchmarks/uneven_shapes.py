@@ -151,12 +151,12 @@ def top_k(make_index: Callable[[], Any], classes: int) -> Run:
 
 
 def sampled(sampler: Any) -> Callable[[int], Any]:
-    """Returns what makes a SampledHead."""
+    """Returns a function that makes a SampledHead."""
     return lambda classes: tlo.heads.SampledHead(classes, sampler, tlo.optimizers.RowAdam(1e-3))
 
 
 def runs() -> dict[str, Run]:
-    """Returns what is measured, by its name."""
+    """Returns the measured functions, by name."""
     softmax, exact = tlo.losses.SampledSoftmax, tlo.losses.SoftmaxCrossentropy
     samplers, indexes = tlo.samplers, tlo.indexes
     return {

@@ -164,7 +164,7 @@ def load(data: str) -> tuple[SparseExamples, ...]:
 
 
 def standard_scores(train: SparseExamples, test: SparseExamples) -> tuple[SparseExamples, ...]:
-    """Returns examples that have all features, whose rows have a length of about 1."""
+    """Returns examples with dense features, of norm about 1."""
     matrices = [matrix(examples) for examples in (train, test)]
     mean, deviation = (f(matrices[0], axis=0, dtype=float) for f in (np.mean, np.std))
     varies = deviation > 1e-6 * np.abs(mean)

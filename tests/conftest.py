@@ -42,7 +42,7 @@ def fresh_session():
     with custom_gradients_forgotten():  # heads/test_models_let_go_of.py tests kept ones
         yield
     keras.backend.clear_session()
-    gc.freeze()  # the next collection need not look at what this one has left
+    gc.freeze()  # the next collection skips the objects of this one
 
 
 @pytest.fixture(autouse=True, scope="module")

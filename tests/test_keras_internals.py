@@ -49,7 +49,7 @@ SEEN = {}
 
 
 class Look(keras.layers.Dense):
-    """Notes what is known while it is called, and while an optimizer steps with its kernel."""
+    """Records what is known during its call, and during an optimizer's step on its kernel."""
 
     def __init__(self):
         super().__init__(1, kernel_constraint=LookAtOptimizer())

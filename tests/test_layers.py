@@ -95,7 +95,7 @@ def test_no_two_modules_import_each_other():
         graph = {module: others for module, others in graph.items() if module not in free}
 
 
-# Imports each module of a package without what its `__init__` would import before it.
+# Imports each module of a package without the imports of its `__init__`.
 FIRST = """
 import importlib.util, json, os, sys, types
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

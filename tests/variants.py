@@ -27,7 +27,7 @@ _MARKED = type(pytest.param(0))  # a case with marks, such as `thorough`
 
 
 def leave_for_thorough_runs(items: Iterable[pytest.Item]) -> None:
-    """Marks as thorough what a quick run leaves out of the cases of a test."""
+    """Marks the cases of a test that a quick run leaves out as thorough."""
     tests = defaultdict(list)
     for item in items:
         if not item.get_closest_marker("thorough") and not item.get_closest_marker("all_cases"):
@@ -57,7 +57,7 @@ def _kept(cases: Sequence[Any], number: int) -> list[Any]:
 
 
 def thorough(*values: Any) -> list[Any]:
-    """Values of a parameter that repeat what another one tries."""
+    """Values of a parameter that repeat the test of another value."""
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 

@@ -37,7 +37,7 @@ ROWS = [
 
 
 def makers(num_classes: int) -> dict[str, Callable[[], tuple[Any, Any]]]:
-    """Returns, for each name, what makes the output layer and its loss."""
+    """Returns, for each name, a function that makes the output layer and its loss."""
     import keras
 
     from tfx_largeout import heads, losses, optimizers, samplers

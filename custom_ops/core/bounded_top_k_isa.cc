@@ -112,7 +112,7 @@ TFX_INLINE const float* BiasesInOrder(const BoundsPass& pass, int64_t first, flo
   const int64_t size = Min(kClassesOfBlock, pass.num_classes - first);
   const float* bias = Biases(pass.layer, first, size, scratch);
   if (size == kClassesOfBlock) return bias;
-  memmove(scratch, bias, size * sizeof(float));  // what is behind the last class is not looked at
+  memmove(scratch, bias, size * sizeof(float));  // values after the last class are not read
   memset(scratch + size, 0, (kClassesOfBlock - size) * sizeof(float));
   return scratch;
 }

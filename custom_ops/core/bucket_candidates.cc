@@ -14,8 +14,7 @@ namespace {
 
 constexpr int64_t kExamplesOfTask = 8;
 
-// Calls visit(class, turn) for what is looked at of the buckets of example i, as long as it returns
-// true.
+// Calls visit(class, turn) for the entries of example i's buckets, as long as it returns true.
 // Returns false if something is corrupt.
 template <typename Visit>
 bool VisitBuckets(const HashTables& tables, const BucketQueries& queries, int64_t i,
@@ -132,7 +131,7 @@ int64_t BucketVotes::held() const {
   return entries * static_cast<int64_t>(sizeof(uint32_t));
 }
 
-// What there is stays all 0, also where memory runs out.
+// All of it stays 0, also if memory runs out.
 void BucketVotes::MakeRoom(int64_t num_classes, int num_voters) {
   if (static_cast<int>(voters_.size()) < num_voters) voters_.resize(num_voters);
   for (int v = 0; v < num_voters; ++v) {

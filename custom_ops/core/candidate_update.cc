@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kRowsAhead = 8;
 
-// What both ways have in common: the arguments, and how a class is updated.
+// The parts that both methods share: the arguments, and the update of a class.
 class CandidateStep {
  public:
   CandidateStep(const LayerWeights& weights, const LayerRows& rows, const CandidateBatch& batch,

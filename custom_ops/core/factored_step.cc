@@ -88,7 +88,7 @@ void FactoredStep<T>::FinishGradient(int64_t i) const {
   kernels_.add(2 * gradients_.g_squares[i], gradients_.gram_hidden + i * width_, width_, error);
 }
 
-// ---- What both forms of the update need.
+// ---- Parts of both forms of the update.
 
 template <typename T>
 void FactoredStep<T>::PrepareUpdate() {

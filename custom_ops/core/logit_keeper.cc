@@ -61,7 +61,7 @@ const float* LogitKeeper::BoundsFor(int64_t worker) {
   const std::lock_guard<std::mutex> lock(mutex_);
   float* bounds = workers_[worker].bounds;
   for (int64_t lane = 0; lane < lanes_; ++lane) {
-    // Less what rounding to float may do to comparisons.
+    // Minus the effect of rounding to float on comparisons.
     const double slack = 1e-4 + 1e-6 * std::abs(bounds_[lane]);
     bounds[lane] = std::isfinite(bounds_[lane]) ? bounds_[lane] - slack : bounds_[lane];
   }

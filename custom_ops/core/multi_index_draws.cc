@@ -30,7 +30,7 @@ int64_t Choose(const double* sums, int64_t n, double uniform) {
   return std::min(UpperBound(sums, n, uniform * sums[n - 1]), n - 1);
 }
 
-// What a worker needs for an example.
+// A worker's memory for an example.
 struct Room {
   Room(int64_t num_words, int64_t num_draws, const Execution& execution)
       : second(execution.Take<double>(num_words)),

@@ -13,7 +13,7 @@ namespace tfx::core {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int64_t kMostBytes = int64_t{1} << 26;  // for what workers have of long lists
+constexpr int64_t kMostBytes = int64_t{1} << 26;  // for the workers' parts of long lists
 
 class ProbedTopKRun {
  public:

@@ -110,7 +110,7 @@ TFX_INLINE float SumOver(int64_t n, const Function& function) {
   return Sum(sum);
 }
 
-// What of a row of weights is taken from the gradient, to leave the part that is tangent to the
+// The multiple of a row of weights to subtract from the gradient, which makes it tangent to the
 // sphere: <w, g> / <w, w>.
 template <typename Row>
 float Radial(const Row& row, const float* gradient, int64_t n) {
@@ -157,7 +157,7 @@ float Squares(const Row& row, float radial, const float* gradient, int64_t n) {
   });
 }
 
-// What scales a gradient with such a sum down to the clip norm.
+// The factor that scales a gradient with this sum of squares to the clip norm.
 float ClipScale(float clip_norm, float squares) {
   const float norm = __builtin_sqrtf(squares);
   return norm > clip_norm ? clip_norm / norm : 1.0f;

@@ -31,7 +31,7 @@ int64_t PaddedLanes(int64_t num_panels) {
   return RoundUp(num_panels * kPanelLanes, kMostGroupLanes);
 }
 
-// What a worker needs beside the gradients.
+// A worker's memory besides the gradients.
 struct Scratch {
   float* rows;           // of W, [R, D]: as logits need them
   float* floats;         // of W, [R, D]: if they are not floats in memory
@@ -204,7 +204,7 @@ class Block {
 
  private:
   void VisitGroup(int64_t begin, int64_t end) {
-    // What slabs don't write is 0: lanes beyond the batch, and rows up to a whole tile.
+    // Values that slabs don't write are 0: lanes beyond the batch, and rows up to a whole tile.
     const int64_t size = RoundUp(num_rows_, kSlabRows) * kGroupLanes<Element> / kNumbersOf<Element>;
     memset(over_examples_, 0, size * sizeof(Element));
     if (over_classes_ != over_examples_) memset(over_classes_, 0, size * sizeof(Element));

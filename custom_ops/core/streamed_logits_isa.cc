@@ -169,7 +169,7 @@ bool MayBeFound(const RowFilter& filter, int64_t example, int32_t row) {
   return first == filter.excluded + (example + 1) * filter.num_excluded || *first != row;
 }
 
-// As OfferBest, of what a filter lets through.
+// Does the same as OfferBest for classes that a filter allows.
 void OfferFiltered(const Slab& o, int num_rows, Floats max_of_slab, int64_t first_class,
                    const Panel& panel, int v, const StreamedLogitsPass& pass,
                    StreamedLogitsWorker* worker) {
@@ -214,9 +214,8 @@ TFX_INLINE Floats RandomOf(Words keys, uint32_t class_key) {
   return (of_31_bits + 0.5f) * 0x1p-31f;
 }
 
-// What u is multiplied with: an entry is kept if exp(o - Reference(max)) is above it. That is
-// epsilon of the larger of two lower bounds of Z, less what rounding may do to the comparison in
-// the end.
+// The factor of u: an entry is kept if exp(o - Reference(max)) is above it. That is epsilon of the
+// larger of two lower bounds of Z, less what rounding may do to the comparison in the end.
 TFX_INLINE Floats KeepThreshold(Floats bound, const RunningSum& running, float epsilon) {
   const Floats reference = Reference(running.max);
   const Floats above = bound - reference;

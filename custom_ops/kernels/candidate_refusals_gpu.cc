@@ -36,7 +36,7 @@ const char* NameOf(CandidateRefusal refusal) {
   return "learning_rate";
 }
 
-// What the op would have said.
+// The error that the op would have raised.
 absl::Status ErrorOf(const CandidateReport& report) {
   const CandidateRefusal refusal = report.Refusal();
   const int64_t place = report.Place();

@@ -14,8 +14,8 @@ namespace {
 
 namespace tf = tensorflow;
 
-// The least of what find(begin, end) returns for ranges that make up [0, n): it is the end of a
-// range where nothing is found.
+// The least result of find(begin, end) for ranges that make up [0, n): it is the end of a range
+// where nothing is found.
 template <typename Find>
 int64_t FindFirst(int64_t n, const core::Execution& execution, const Find& find) {
   std::atomic<int64_t> first(n);

@@ -73,7 +73,7 @@ class FactoredOp : public CpuOp {
     return flop < kSmallFlop;
   }
 
-  // What can be said without a look at all rows.
+  // Checks that do not read all rows.
   static absl::Status CheckSlots(const core::FactoredState<T>& state) {
     if (state.num_slots < 2 || state.num_slots > 256 || *state.current_slot < 0 ||
         *state.current_slot >= state.num_slots) {

@@ -64,7 +64,7 @@ class HashIndexUpdateOp : public CpuOp {
       core::Touch(rows, num_rows, arguments.now, times);
       return absl::OkStatus();
     }
-    // What building all tables takes is not kept.
+    // Memory for building all tables is not kept.
     core::Workspace of_call;
     const bool is_kept = arguments.end - arguments.begin <= kTablesOfKeptScratch;
     const core::Execution on(execution.set, execution.num_workers, execution.parallel_for,

@@ -17,7 +17,7 @@ namespace tf = tensorflow;
 
 namespace {
 
-// Copies what is in the memory of the op's device; on a GPU, in the order of the op's stream.
+// Copies memory of the op's device; on a GPU, in the order of the op's stream.
 absl::Status CopyOnDevice(tf::OpKernelContext* context, const tf::Tensor& from, tf::Tensor* to) {
   const size_t bytes = from.TotalBytes();
   if (context->op_device_context() == nullptr) {  // a processor

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// W, h and b with ties, bounds of the logits, and what is exact.
+// W, h and b with ties, bounds of the logits, and the exact results.
 
 #ifndef TFX_LARGEOUT_TESTS_BOUNDED_TOP_K_PROBLEM_H_
 #define TFX_LARGEOUT_TESTS_BOUNDED_TOP_K_PROBLEM_H_

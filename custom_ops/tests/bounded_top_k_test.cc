@@ -38,7 +38,7 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t k, bool use
   EXPECT((most <= num_classes / 8) == uses_bounds);
 }
 
-// What bounds can't tell apart, or don't hold for, goes through all rows.
+// If bounds can't decide, or don't hold, all rows are read.
 TEST(TestHardProblems) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto with = [](auto change) {

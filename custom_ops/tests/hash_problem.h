@@ -34,7 +34,7 @@ inline Floats SparseRows(int64_t size, std::mt19937& random) {
   return x;
 }
 
-// A family and what it points to.
+// A family and the data it points to.
 struct Functions {
   Ids elements;
   Floats planes;

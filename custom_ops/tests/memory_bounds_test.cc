@@ -20,7 +20,7 @@ namespace tfx::core {
 
 constexpr int kManyWorkers = 96;
 
-// What one call asks for, with many workers.
+// The bytes that one call requests, with many workers.
 int64_t BytesOfCall(const std::function<void(const Execution&)>& call) {
   Workspace workspace;
   const ParallelFor on_caller = OnCaller;

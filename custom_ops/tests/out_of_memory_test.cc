@@ -19,7 +19,7 @@ namespace tfx::core {
 
 using test::ExpectUnchangedWithoutMemory;
 
-// Of what has no state.
+// For algorithms without state.
 bool Nothing() { return true; }
 
 // As ExpectUnchangedWithoutMemory; in the end the call has changed something.
@@ -65,7 +65,7 @@ TEST(Hashes) {
           calls, [&](const Execution& e) { calls.Update(num_tables, now, {3, -1, 7}, e); });
       EXPECT(calls.index.touched_at[3] == now);
     }
-    // What failed has left no votes behind.
+    // A failed call leaves no votes.
     BucketVotes fresh, failed;
     Workspace workspace;
     EXPECT(calls.Voted(kQueries, OneWorker(kInstructionSets[0], workspace), &fresh));

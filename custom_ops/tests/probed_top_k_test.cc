@@ -45,7 +45,7 @@ void Test(int64_t batch, int64_t width, int64_t num_classes, int64_t k, int64_t 
   }
 }
 
-// What is no list, or of another W, is looked at as if there were no lists.
+// Corrupt lists, or lists of another W, are ignored: all classes are searched.
 TEST(TestWhatDoesNotHold) {
   const auto exact_after = [](auto change) {
     Problem problem(3, 9, 3001, 5);

@@ -28,7 +28,7 @@ RowStep StepOf(RowMethod method) {
   return {method, 0.5f, 0.75f, kInfinity, 0.5f, 0.25f, 0.5f, 0.75f, 1.0f, false};
 }
 
-// What a step makes of one weight and its slots, in float64.
+// The step on one weight and its slots, in float64.
 struct Expected {
   double w, slot_0, slot_1;
 

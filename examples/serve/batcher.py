@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-# What a batcher calls: model(texts, option) gives an answer for each text.
+# The function that a batcher calls: model(texts, option) returns an answer per text.
 Function = Callable[[Sequence[str], Any], Sequence[Any]]
 
 

@@ -10,7 +10,7 @@ import pytest
 from child import start_child
 
 COMMAND = Path(__file__).parents[2] / "tfx_largeout_command.py"
-# Not as a script, by which Python would find the source tree in place of what is installed.
+# Not as a script, which would make Python import the source tree instead of the installed package.
 PROGRAM = f"import runpy; runpy.run_path({str(COMMAND)!r}, run_name='__main__')"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs under `Checkpoint` that are broken off and go on, over workers and in one process.
 
-As a program: python checkpoints.py FOLDER, with TF_CONFIG. Each worker notes what it finds.
+As a program: python checkpoints.py FOLDER, with TF_CONFIG. Each worker writes its results.
 """
 
 from __future__ import annotations

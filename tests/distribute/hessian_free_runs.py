@@ -162,7 +162,7 @@ def continued(folder: Path):
 
 
 def some_runs(folder: Path):
-    """Yields the name of a run, and what it leaves."""
+    """Yields the name of a run, and its results."""
     data = (X, Y, WEIGHTS)
     with float64():
         for name in ("lbfgs", "diagonal"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints and files of workers in groups. As a program: python replicas.py FOLDER GROUPS.
 
-With TF_CONFIG. Each worker notes what it has. With `differ` for groups: another number on each.
+With TF_CONFIG. Each worker writes its results. With `differ` for groups: another number on each.
 """
 
 from __future__ import annotations

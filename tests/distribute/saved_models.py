@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that workers train, save as files of Keras, and load.
 
-As a program: python saved_models.py FOLDER KIND..., with TF_CONFIG. Each worker notes what it has.
+As a program: python saved_models.py FOLDER KIND..., with TF_CONFIG. Each worker writes its results.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of several workers, and `tfx-largeout launch --restarts`.
 
-One test, so that the workers are started once for what has to be compared.
+One test, so that the workers are started only once for all comparisons.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
 
 PROGRAM = Path(checkpoints.__file__)
 KINDS = ("sampled", "numbers", "factored")
-# By the name of what is tried: the error on each worker, and a warning.
+# By the name of the case: the error on each worker, and a warning.
 TOLD = {
     "flipped_part": ("no error", r"is damaged \(.* goes on from epoch-00002-batch-00000004.npz"),
     "missing_part": ("no error", r"No such file.* goes on from epoch-00002-batch-00000004.npz"),
@@ -110,7 +110,7 @@ def assert_close(actual, expected, what):
 
 
 def check_a_file_of_keras(folder):
-    """One process takes what two have trained to the end, as it is, and saves it as any model."""
+    """One process loads a model trained by two, and saves it like any model."""
     model = checkpoints.model_of("sampled")
     checkpoints.fit(model, folder / "sampled-of-both", after=1)
     model.save(folder / "model.keras")

@@ -71,7 +71,7 @@ open(sys.argv[1], "w").close()
 
 
 def test_workers_go_on_when_nobody_reads(tmp_path):
-    """A pipe holds less than what they say."""
+    """A pipe holds less than their output."""
     run = "import sys; from tfx_largeout.compare.cli import main; sys.exit(main(sys.argv[1:]))"
     end = str(tmp_path / "end")
     command = [sys.executable, "-c", run, "launch", "--workers", "1"]

@@ -14,7 +14,7 @@ from distribute.run_workers import check_ended_well, end_workers, run_workers, s
 
 PROGRAM = Path(__file__).with_name("refusals.py")
 
-# By the name of what is tried: the error on each worker.
+# By the name of the case: the error on each worker.
 EXPECTED = {
     "classes": r"ValueError: num_classes of head 'head' .* got \[20, 21\] by worker",
     "seed": r"ValueError: seed of head 'head' .* got \[0, 1\] by worker",

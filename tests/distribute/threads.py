@@ -144,7 +144,7 @@ def check_means():
 
 
 def check_bfloat16_on_the_wire():
-    """Odd sizes; sums of what is rounded once, and once more where all get the sum."""
+    """Odd sizes; sums of terms rounded once, and rounded again if all get the sum."""
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(3, 7)).astype("float32")
     hidden = rng.normal(size=(3, 2, 5)).astype("float32")
@@ -215,7 +215,7 @@ HEADS = {
 
 
 def step_of(make, loss):
-    """A step on a batch that all workers have: the loss, and what it changes."""
+    """A step on a batch that all workers have: the loss, and the changed weights."""
     head = make()
     head.build((None, training.WIDTH))
     h, labels = tf.constant(H), normalize_labels(Y, training.CLASSES)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The factored head over workers, as threads. As a program: checks it.
 
-One process and its oracle are what it is compared with, in float64.
+It is compared with one process and its oracle, in float64.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def check_that_what_all_share_is_compared():
 
 
 def check_statistics_of_a_batch_that_all_have():
-    """And evaluation, the best classes, and what looks at all of W."""
+    """Also evaluation, the best classes, and functions of all of W."""
     h, labels = tf.constant(H, tf.float64), normalize_labels(Y, CLASSES)
 
     def run(workers):

@@ -136,7 +136,7 @@ def check_top_k_by_an_index_without_excluded_classes():
 
 
 def check_an_index_of_all_rows_gives_way():
-    """Loaded with what one process has saved, it is over rows that no worker has."""
+    """An index loaded from one process's file is over rows that no worker has."""
     kernel = tf.Variable(tf.random.normal([training.CLASSES, training.WIDTH]))
     indexes = tlo.indexes.RowBounds(), tlo.indexes.InvertedFile(num_lists=5)
 

@@ -66,7 +66,7 @@ def inner_product(**arguments):
     )
 
 
-# Samplers that look at W, each with its index. What they find is never cut off.
+# Samplers that look at W, each with its index. Their results are never cut off.
 LOOKING = {
     "shared": lambda: (tlo.samplers.LSHEmbedding(30), inner_product()),
     "shared_wta": lambda: (tlo.samplers.LSHEmbedding(30, tlo.samplers.Uniform(20)), wta()),
@@ -109,7 +109,7 @@ def exact(products="float32", num_selected=None, optimizer=None):
 
 
 def factored(rate=0.3, decay=0.0, **arguments):
-    """In float64, where what rounding does to W is far below what is compared."""
+    """In float64, where rounding of W is far below the tolerances."""
     optimizer = tlo.optimizers.RowSGD(rate, weight_decay=decay)
     return tlo.heads.FactoredHead(CLASSES, optimizer, dtype="float64", **weights(), **arguments)
 
@@ -153,7 +153,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def trained(model, epochs=1, data=None):
-    """Returns what a run leaves: losses, weights, with W and b by class of this worker."""
+    """Returns the results of a run: losses, weights, with W and b by class of this worker."""
     data = tlo.distribute.shard(batches()) if data is None else data
     steps = Steps()
     model.fit(data, epochs=epochs, verbose=0, callbacks=[steps])
@@ -205,7 +205,7 @@ def ranks(model) -> np.ndarray:
 
 
 def evaluated(model, data) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what the metrics say, and the loss."""
+    """Returns the metrics and the loss."""
     values = model.evaluate(tlo.distribute.shard(data), return_dict=True, verbose=0)
     loss = values.pop("loss")
     return np.array(list(values.values())), np.array(loss)
@@ -279,7 +279,7 @@ def with_sampled_validation() -> dict[str, np.ndarray]:
 
 
 def some_runs():
-    """Yields the name of a run, and what it leaves."""
+    """Yields the name of a run, and its results."""
     yield "long", long_run()
     own = tlo.samplers.Uniform(20, per_example=True)
     yield "own_candidates", trained(compiled(sampled(own), tlo.losses.BlackOut()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The notebooks run, and what they print is stored in them."""
+"""The notebooks run, and contain their output."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 def run(page, folder, monkeypatch):
-    """Runs a page's blocks in a folder; returns what each line should print, and printed."""
+    """Runs a page's blocks in a folder; returns the expected and the printed output per line."""
     monkeypatch.chdir(folder)
     printed = {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of several workers, and what one process makes of its results."""
+"""The example of several workers, and its results in one process."""
 
 from __future__ import annotations
 

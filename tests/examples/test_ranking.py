@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the examples measure, against the benchmark's NumPy, and that against the definition."""
+"""The examples' measures, against the benchmark's in NumPy, and these against the definition."""
 
 from __future__ import annotations
 

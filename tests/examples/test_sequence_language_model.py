@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The language model of sequences: what it reads, that padding does not count, that it learns."""
+"""The language model of sequences: it reads its inputs, ignores padding, and learns."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Server:
             self.process.communicate()
 
     def stop(self):
-        """Ends it; returns what it wrote to standard error."""
+        """Ends it; returns its standard error."""
         self.process.terminate()
         return self.process.communicate(timeout=60)[1]
 
@@ -142,7 +142,7 @@ def signatures_of(model):
 
 
 def expected(model, texts, k=10, num_probed=None):
-    """What the SavedModel itself says."""
+    """The answer of the SavedModel itself."""
     signatures = signatures_of(model)
     if num_probed is None:
         answer = signatures["serving_default"](inputs=tf.constant(texts))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batcher of examples/serve, with a model that does nothing but tell what it got."""
+"""The batcher of examples/serve, with a model that only records its arguments."""
 
 from __future__ import annotations
 

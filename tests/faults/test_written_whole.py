@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that writes files for later: a fault leaves what was there, and nothing else."""
+"""Functions that write files: a fault leaves the old files, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLASSES = 3000
 
 
 def content(path: Path) -> dict[str, int]:
-    """Returns what a folder has, link by link and file by file."""
+    """Returns the contents of a folder, link by link and file by file."""
     return {
         str(found.relative_to(path)): zlib.crc32(found.read_bytes()) if found.is_file() else -1
         for found in path.rglob("*")

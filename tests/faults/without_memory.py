@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An op in a process that may take hardly any more memory: prints what becomes of it, as JSON.
+"""An op in a process with hardly any memory left: prints the outcome, as JSON.
 
     python tests/faults/without_memory.py candidate_update
 

@@ -19,7 +19,7 @@ class Variable(NamedTuple):
     """A variable that an op gets the handle of.
 
     Attributes:
-        values: What it holds.
+        values: Its value.
         handle: `"variable"`; or what the op gets instead: `"no value"`: a variable that has none,
             `"no handle"`: a tensor of 0 handles, `"two handles"`: one of two, `"table"`: the handle
             of a lookup table.
@@ -128,7 +128,7 @@ def run_op(call: Call) -> Outcome:
 
 
 def run(function: Any, call: Call, variables: dict[str, tf.Variable]) -> Outcome:
-    """Calls a function that may change variables, which hold what the call says."""
+    """Calls a function that may change variables, which get the values of the call."""
     error, outputs = None, []
     try:
         outputs = [x.numpy() for x in tf.nest.flatten(function()) if isinstance(x, tf.Tensor)]

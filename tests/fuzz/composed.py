@@ -285,7 +285,7 @@ def _bounded_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callab
 
 def _probed_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Callable[[], Any]:
     hidden, bias, kernel, *tables = inputs.values()
-    _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function serves more
+    _say(kernel.dtype in (tf.float32, tf.bfloat16))  # the function accepts more types
     _say(bias.dtype == kernel.dtype)
     bias = None if bias.shape == [0] else bias
     dtypes = [tf.int8, tf.float32, tf.float32, tf.int32, *[tf.float32] * 3, tf.int32]

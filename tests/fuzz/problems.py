@@ -17,7 +17,7 @@ _BFLOAT16 = tf.bfloat16.as_numpy_dtype
 
 
 def random_call(op: str, rng: Rng) -> Call:
-    """Draws a call of an op of the library, from what is registered for it."""
+    """Draws a call of an op of the library, from its registration."""
     return PROBLEMS[op](rng)
 
 
@@ -164,7 +164,7 @@ def _rule(rng: Rng) -> tuple[str, np.ndarray]:
 
 
 def _slots(rng: Rng, method: str, rule: np.ndarray, weights: np.ndarray) -> list[Variable]:
-    """Draws what the method keeps for each weight."""
+    """Draws the method's slots for each weight."""
     of_rows = weights.shape[:1] if len(rule) > 9 else weights.shape
     some = [
         Variable(rng.uniform(0.1, 1, shape).astype(np.float32))
@@ -181,7 +181,7 @@ def _slots(rng: Rng, method: str, rule: np.ndarray, weights: np.ndarray) -> list
 
 
 def _factored_state(rng: Rng) -> tuple[dict[str, Any], tf.DType]:
-    """Draws a state whose rows are in several slots, and what goes with it."""
+    """Draws a state with rows in several slots, and matching arguments."""
     dtype = tf.float32 if rng.random() < 0.5 else tf.float64
     classes, width = _size(rng, least=1), _size(rng, least=1, most=20)
     unit = np.eye(width)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the custom ops with random arguments, in child processes, and reports what is wrong.
+"""Calls the custom ops with random arguments, in child processes, and reports errors.
 
     python tests/fuzz/run.py --seed 1 --calls 10000    # calls 0 to 9999 of seed 1
     python tests/fuzz/run.py --seed 1 --call 123       # that one alone, and all about it

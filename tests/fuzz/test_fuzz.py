@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls of every op: none ends its process, and what comes of them is right."""
+"""Random calls of every op: none kills its process, and results are right."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what came of a call is right."""
+"""Whether the result of a call is right."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fuzz.calls import Call, Outcome
 
 # Sums of at most some hundred products of numbers near 1, in another order: their errors are a
 # hundred roundings or so (2^-24 of a sum of up to some hundred), which a division by no less than
-# 0.3 (the square root of what the slots start from) leaves about as they are. The step of the
-# factored layer solves a system of equations whose condition is 10 at most, and multiplies thrice.
+# 0.3 (the square root of the slots' initial value) hardly changes. The step of the factored layer
+# solves a system of equations whose condition is 10 at most, and multiplies thrice.
 _TOLERANCES = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
 _FACTORED_TOLERANCES = {np.dtype(np.float32): 5e-3, np.dtype(np.float64): 1e-9}
 # Factors next to the middle of two numbers of bfloat16 may be rounded either way.
@@ -25,8 +25,8 @@ def finding(call: Call, op: Outcome, composed: Outcome | None) -> str | None:
 
     Args:
         call: The call.
-        op: What came of it.
-        composed: What came of it in TensorFlow's own ops; None: nothing, they weren't asked.
+        op: Its result.
+        composed: Its result with TensorFlow's own ops; None: these were not called.
     """
     found = _of_op(call, op)
     if found is None and composed is not None:
@@ -66,7 +66,7 @@ def _of_composed(call: Call, op: Outcome, composed: Outcome) -> str | None:
         return None
     pairs = list(zip(op.outputs, composed.outputs, strict=True))
     if call.op in ("TfxBoundedTopK", "TfxProbedTopK"):
-        pairs.pop()  # how many classes were looked at, which is not the same
+        pairs.pop()  # the number of classes read, which differs
     is_rounded = call.op == "TfxSoftmaxUpdate" and call.attributes["products"] == "bfloat16"
     tolerances = _ROUNDED_TOLERANCES if is_rounded else _TOLERANCES
     if call.op.startswith("TfxFactored"):

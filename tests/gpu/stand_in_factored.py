@@ -24,7 +24,7 @@ DECAY = 0.1
 
 
 class Problem:
-    """Batches and gradients of their statistics, and what the naive layer makes of them."""
+    """Batches, gradients of their statistics, and the naive layer's results."""
 
     def __init__(self, seed, signs):
         self.rng = np.random.default_rng(seed)

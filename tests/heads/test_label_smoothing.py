@@ -65,7 +65,7 @@ def step_of(head, labels, weights=WEIGHTS, loss=LOSS):
 
 
 def falls_of(head, step):
-    """Returns what the step returns, and by how much it lets W and b fall, which are put back."""
+    """Returns the step's results and its decrease of W and b, which are then restored."""
     weights = [weight for weight in (head.kernel, head.bias) if weight is not None]
     before = [weight.numpy() for weight in weights]
     found = [x.numpy() for x in step()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a trained model after its owner has dropped it: docs/results/reliability.md.
+"""References that keep a trained model after its owner has dropped it: docs/results/reliability.md.
 
 Only TensorFlow's registry of custom gradients, which other tests empty (conftest.py), may keep it;
 nothing of this package.

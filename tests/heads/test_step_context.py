@@ -401,7 +401,7 @@ def test_a_scale_that_nothing_tells_is_refused():
         own_loop(model, scaled)
 
 
-# What custom loops may do
+# Custom loops
 
 
 @heads

@@ -279,7 +279,7 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_see_the_table(name):
-    """The first step of a `SampledHead` with the same weights, rows and all."""
+    """The first step of a `SampledHead` with the same weights and rows."""
     _, y = data()
     own = tied(SAMPLERS[name](), explicit_classes=[7])
     embedding = own.get_layer("table")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""conjugate_gradient: against a dense solve, the recursion of the oracle, and what goes wrong."""
+"""conjugate_gradient: against a dense solve and the recursion of the oracle, and its errors."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ def every(row: Row) -> bool:
 
 
 def untied(row: Row) -> bool:
-    """For what of a tied head the embedding says."""
+    """For messages of a tied head's embedding."""
     return not row.is_tied
 
 
 def one(row: Row) -> bool:
-    """For what does not depend on the head."""
+    """For cases that do not depend on the head."""
     return row.name == "sampled"
 
 

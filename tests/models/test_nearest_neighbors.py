@@ -67,7 +67,7 @@ def directions(rows):
 
 
 def sparse_batches(x, y, size=16):
-    """The batches with features as sparse tensors, as an input with sparse=True gets them."""
+    """The batches with features as sparse tensors, for an input with sparse=True."""
     return batches(x, y, size).map(lambda x, y: (tf.sparse.from_dense(x), y))
 
 
@@ -423,7 +423,7 @@ def a_masked_model():
     return model
 
 
-@pytest.mark.parametrize("padding", [0, -1])  # the label of what is left out
+@pytest.mark.parametrize("padding", [0, -1])  # the label of examples that are left out
 def test_what_a_mask_leaves_out_is_not_looked_at(padding):
     x, _ = some_examples()
     y = np.random.default_rng(1).integers(1, CLASSES, EXAMPLES)

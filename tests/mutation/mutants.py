@@ -91,10 +91,10 @@ class Mutant(NamedTuple):
         part: Of the package.
         file: From the root.
         line: Its first line.
-        operator: What was done.
+        operator: The kind of change.
         occurrence: Where, counted from 0 among the places of the operator in the file.
         before: The lines that change.
-        after: What they become.
+        after: The new text.
     """
 
     part: str

@@ -233,7 +233,7 @@ class CoreTester:
 
 
 def copy_package(folder: Path) -> Path:
-    """Copies what tests need; returns the new root."""
+    """Copies the files that tests need; returns the new root."""
     for name in ("tfx_largeout", "tests", "examples", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("setup.cfg", "tfx_largeout_command.py", "README.md"):

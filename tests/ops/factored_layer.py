@@ -68,7 +68,7 @@ def weights_of(state) -> np.ndarray:
 
 
 def check_consistency(state) -> None:
-    """Checks what must hold of the counts and transitions."""
+    """Checks the invariants of counts and transitions."""
     slots = np.bincount(state.row_slot.numpy(), minlength=NUM_SLOTS)
     np.testing.assert_array_equal(state.slot_rows, slots)
     current = int(state.current_slot)

@@ -79,7 +79,7 @@ def empty_tables(num_tables, num_classes, num_buckets) -> HashTables:
 
 
 def numbers_of(variable) -> np.ndarray:
-    """Returns what a variable of an index holds: int32 in uint32."""
+    """Returns the value of an index's variable: int32 stored as uint32."""
     return variable.numpy().view(np.int32)
 
 

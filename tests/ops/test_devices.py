@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU changes before anything runs on it: TensorFlow only reports one."""
+"""Effects of a GPU before anything runs on it: TensorFlow only reports one."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def oracle(weights, gradients, rho, rate=lambda t: 0.1, epsilon=1e-14):
 
 
 def step_of(optimizer, variable, compiled, sparse=False):
-    """Returns what takes a step, of the values and ids of slices."""
+    """Returns a function of the values and ids of slices that takes a step."""
     optimizer.build([variable])
 
     def apply(values, ids):

@@ -27,7 +27,7 @@ def targets(label_lists, num_classes, smoothing=0.0):
 
 
 def soft_targets(id_lists, probability_lists, num_classes, remaining="ignore"):
-    """Returns [N, C]: the probabilities of ids, and what they leave of 1 nowhere, or spread."""
+    """Returns [N, C]: the probabilities of ids; the rest of 1 is dropped, or spread."""
     result = np.zeros((len(id_lists), num_classes))
     for row, ids, probabilities in zip(result, id_lists, probability_lists, strict=True):
         others = np.setdiff1d(np.arange(num_classes), ids)

@@ -11,7 +11,7 @@ from child import run_program
 
 import tfx_largeout as tlo
 
-# Prints what of the head is not on CPU:0 while all else is asked to be on CPU:1, and losses.
+# Prints nodes of the head that are not on CPU:0 while the rest is placed on CPU:1, and losses.
 PROGRAM = """
 import json, sys
 import keras, numpy as np, tensorflow as tf

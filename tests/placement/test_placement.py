@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On a GPU machine nothing of a step is left to the host but what is named here. Needs no GPU.
+"""On a GPU machine only the ops listed here run on the host. Needs no GPU.
 
-What is held against TensorFlow's registry of kernels are the graphs that a GPU machine would
-trace: those without the custom ops, which have no GPU kernels.
+Compared with TensorFlow's registry of kernels are the graphs that a GPU machine would trace: those
+without the custom ops, which have no GPU kernels.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = "tfx_largeout/ops/_tfx_largeout"
-# How many files it takes at most, and what the tests are called by then.
+# The largest number of files, and the names of tests then.
 RECIPES = {
     "a_loss": (3, "squared_hinge"),
     "a_sampler": (4, "geometric"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padding and unknown ids come first and are not drawn; what is claimed of the others holds."""
+"""Padding and unknown ids come first and are not drawn; others are drawn as documented."""
 
 from __future__ import annotations
 

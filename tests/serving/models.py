@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models to export, and what their exports answer."""
+"""Models to export, and the answers of their exports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def loaded(folder, signature="serving_default"):
 
 
 def exported(model, folder, x=X, k=K, **arguments):
-    """Exports a model, loads it, and returns what it answers."""
+    """Exports a model, loads it, and returns its answers."""
     tlo.export(model, folder, k, **arguments)
     result = loaded(folder)(inputs=tf.constant(x))
     return {name: values.numpy() for name, values in result.items()}

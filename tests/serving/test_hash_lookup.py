@@ -47,7 +47,7 @@ def hidden_of(model, x=X):
 
 
 def answer(model, k, index, num_probed=None, x=X, **options):
-    """Returns what an export would answer, without writing one: logits."""
+    """Returns the answers of an export, without writing one: logits."""
     every = dict.fromkeys(SearchOptions.__dataclass_fields__)
     every |= {"rows": "float32", "rescore": False, "seed": 0, "temperature": 1.0}
     every |= {"k": k, "index": index, **options}

@@ -24,7 +24,7 @@ def small_files(monkeypatch):
 
 
 def same_answers(folder, **inputs):
-    """Compares what both loaders' models answer; returns the mapped model."""
+    """Compares the answers of both loaders' models; returns the mapped model."""
     plain, mapped = tf.saved_model.load(str(folder)), tlo.serving.load(folder)
     assert plain.signatures.keys() == mapped.signatures.keys()
     for name, signature in plain.signatures.items():

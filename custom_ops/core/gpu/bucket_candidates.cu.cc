@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kMostSlots = int64_t{1} << 26;  // of all sets of classes
 constexpr uint32_t kFree = 0xffffffff;
 
-// What a query reads of a bucket: places [first, end) and then [begin, ...), `left` in all.
+// The places that a query reads in a bucket: [first, end) and then [begin, ...), `left` in all.
 struct Visit {
   int64_t begin, end, first, left;
   bool is_corrupt;

@@ -27,7 +27,7 @@ int64_t PlacesOf(const CandidateBatch& batch) {
   return batch.size * batch.num_labels + (batch.own ? batch.size : 1) * batch.num_candidates;
 }
 
-// Device memory. `S` and what depends on it: of shared candidates alone.
+// Device memory. `S` and arrays that depend on it are for shared candidates only.
 struct Memory {
   Memory(const LayerWeights& weights, const CandidateBatch& batch, Scratch* scratch)
       : classes(TakeSortedClasses(PlacesOf(batch), scratch)) {
@@ -88,7 +88,7 @@ __device__ float SumOfRows(const LayerWeights& weights, const int64_t* ids, cons
   return sum;
 }
 
-// A block for each example. What shared candidates add to dL/dh is there already.
+// A block for each example. dL/dh already contains the shared candidates.
 __global__ void __launch_bounds__(kThreads)
     AddToHiddenGradient(LayerWeights weights, CandidateBatch batch, CandidateGradients gradients,
                         const CandidateFault* fault, float* hidden_gradient) {

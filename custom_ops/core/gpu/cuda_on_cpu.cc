@@ -66,7 +66,7 @@ class Block {
 
   void WaitForWarp() { WaitForWarp(&warps_[current_ / kWarp]); }
 
-  // Returns what look(bits of the lanes, how many lanes) does.
+  // Returns the result of look(bits of the lanes, number of lanes).
   template <typename Look>
   auto Exchange(uint64_t bits, const Look& look) {
     Warp& warp = warps_[current_ / kWarp];

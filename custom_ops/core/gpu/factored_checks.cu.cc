@@ -13,7 +13,7 @@ __device__ void Refuse(FactoredRefusal what, int64_t position, FactoredVerdict* 
                                    static_cast<unsigned long long>(position));
 }
 
-// The rates and what can be said of slots without a look at rows. One thread.
+// Checks the rates, and the slots as far as possible without reading rows. One thread.
 template <typename T>
 __global__ void BeginStep(FactoredState<T> state, const T* learning_rate, const T* weight_decay,
                           FactoredVerdict* verdict, StepRates* rates) {

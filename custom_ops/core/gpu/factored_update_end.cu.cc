@@ -12,7 +12,7 @@
 namespace tfx::core::gpu {
 namespace {
 
-// What is left of a number that decays by a share of it.
+// The rest of a number that decays by a share of it.
 __device__ double Faded(double x, double share) { return x - share * x; }
 
 // U' = beta U', in float64 and in the state. A thread for each number, as below.

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kFewestExamples = 256;
 constexpr size_t kSharedBytes = 8 * kWarps;
 
-// What was found so far, by example.
+// The results so far, by example.
 struct Found {
   double* sums;        // of exp(o - maximum)
   float* maxima;       // of all logits that are numbers
@@ -51,7 +51,7 @@ struct Memory {
   Found found;
 };
 
-// What is kept, and by what.
+// The selected entries, and their keys.
 struct Rule {
   explicit Rule(const KeepRule* keep)
       : epsilon(keep == nullptr ? 1 : keep->epsilon), log_epsilon(std::log(epsilon)) {}
@@ -100,13 +100,13 @@ class Example {
     const double sum_before = found_.sums[i_];
     const float maximum = fmaxf(here, before);
     const double sum = total * ExpBelow(here, maximum) + sum_before * ExpBelow(before, maximum);
-    __syncthreads();  // all have read what was before
+    __syncthreads();  // all threads have read the old value
     if (threadIdx.x == 0) {
       found_.maxima[i_] = maximum;
       found_.sums[i_] = sum;
     }
     const float bound = LogOfSum(sum, maximum);
-    // Less what rounding may do to comparisons.
+    // Minus the effect of rounding on comparisons.
     return isfinite(bound) ? bound - (1e-4f + 1e-6f * fabsf(bound)) : bound;
   }
 
@@ -135,7 +135,7 @@ class Example {
     if (found_.needed[i_] < wanted) found_.needed[i_] = wanted;
   }
 
-  // Leaves what is to stay by log Z, labels aside.
+  // Keeps the entries that log Z selects, without labels.
   __device__ void Finish(float log_z) {
     const int64_t* labels = in_.labels + i_ * in_.num_labels;
     const int64_t size = Thin(found_.sizes[i_], [&](const KeptLogit& e) {

@@ -11,7 +11,7 @@
 namespace tfx::core::gpu {
 namespace {
 
-// A thread for each place. What is left out becomes class `end`.
+// A thread for each place. Classes that are left out become class `end`.
 __global__ void __launch_bounds__(kThreads)
     TakeIds(const int64_t* labels, int64_t num_labels, const int64_t* candidates, int64_t n,
             int64_t end, uint64_t* entries) {

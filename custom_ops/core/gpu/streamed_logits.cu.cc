@@ -15,8 +15,8 @@
 namespace tfx::core::gpu {
 namespace {
 
-// What has been found in the classes that a block of threads has seen: it sees a chunk of each
-// block of classes, always the same. `[chunks, B]`, then more dimensions.
+// The results over the classes of a block of threads: it reads a chunk of each block of classes,
+// always the same. `[chunks, B]`, then more dimensions.
 struct Found {
   double* sums;    // of exp(o - maximum); NaN if a logit is
   uint64_t* keys;  // [.., k] the best, falling
@@ -86,7 +86,7 @@ struct Shared {
   float* logits;
 };
 
-// What each thread looks at: every kThreads-th logit of a chunk.
+// The logits of each thread: every kThreads-th logit of a chunk.
 struct OwnLogits {
   const float* first;
   int count;
@@ -220,7 +220,7 @@ __device__ void MergeBest(const StreamedLogitsInputs& in, const Found& found, in
   }
 }
 
-// A block of threads for each example: what was found in all chunks.
+// A block of threads for each example: merges the results of all chunks.
 __global__ void __launch_bounds__(kThreads)
     MergeChunks(StreamedLogitsInputs in, StreamedLogitsOutputs out, Found found, int64_t num_chunks,
                 int64_t num_keys) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is wrong with labels and candidates is found on the device, and a step is none then.
+// Errors in labels and candidates are found on the device, and then a step changes nothing.
 
 #include <cmath>
 #include <cstdint>

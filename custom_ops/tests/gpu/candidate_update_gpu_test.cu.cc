@@ -50,7 +50,7 @@ struct Rule {
   }
 };
 
-// What a step changes, of W and then of b.
+// The changes of a step to W and then to b.
 struct State {
   explicit State(const CandidateProblem& problem) : State(problem.kernel, problem.bias) {}
   State(const std::vector<float>& kernel, const std::vector<float>& bias)
@@ -124,7 +124,7 @@ State OnProcessor(const CandidateProblem& problem, const Rule* rule, State state
   return state;
 }
 
-// Expects that all goes well unless `got` is to have what is wrong.
+// Expects success, or the error in `got` if given.
 State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
             gpu::Error* got = nullptr) {
   test::DeviceCopies of;
@@ -224,7 +224,7 @@ TEST(OneClassOfAll) {
   }
 }
 
-// Nothing outside of W is read or written, and what stands there in gradients does not count.
+// Nothing outside of W is read or written, and gradients there are ignored.
 TEST(IdsWithoutARow) {
   for (bool own : {false, true}) {
     CandidateProblem problem({10, 3, 2, 3, 4}, own, 0, 1, 5);

@@ -18,7 +18,7 @@
 namespace tfx::core::gpu {
 namespace {
 
-// Each thread writes what the one on its other side reads.
+// Each thread writes the value that its neighbor reads.
 __global__ void Mirror(int* out, bool waits) {
   TFX_SHARED_MEMORY(memory);
   int* values = reinterpret_cast<int*>(memory);

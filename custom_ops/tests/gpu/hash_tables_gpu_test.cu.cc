@@ -22,7 +22,7 @@ namespace {
 using test::DeviceArray;
 using test::DeviceFamily;
 
-// Does to an index what Index::Update does, on a GPU. Returns the verdict.
+// Index::Update on a GPU. Returns the verdict.
 TableVerdict UpdateOnGpu(Index* index, const Floats& rows, int64_t begin, int64_t end,
                          int32_t now) {
   const DeviceFamily family(index->family);

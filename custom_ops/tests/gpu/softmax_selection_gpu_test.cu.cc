@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the GPU keeps of the softmax against what the processor does.
+// Entries of the softmax selected by the GPU and by the processor.
 
 #include <algorithm>
 #include <cmath>
@@ -156,7 +156,7 @@ TEST(MoreSweeps) {
   rising.hidden = {1, 1};
   for (int64_t c = 0; c < 9000; ++c) rising.kernel[c] = static_cast<float>(c / 64);
   ExpectSame(rising.OnGpu(60), rising.OnProcessor());
-  EXPECT(rising.OnGpu(110).num_sweeps == 1);  // what earlier blocks left was thinned out
+  EXPECT(rising.OnGpu(110).num_sweeps == 1);  // entries of earlier blocks were thinned out
   ExpectSame(rising.OnGpu(), rising.OnProcessor());
 }
 

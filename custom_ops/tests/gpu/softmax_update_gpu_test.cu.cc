@@ -94,7 +94,7 @@ State OnProcessor(const Problem& p, const Options& o) {
   return s;
 }
 
-// Expects that all goes well unless `got` is to have what is wrong.
+// Expects success, or the error in `got` if given.
 State OnGpu(const Problem& p, const Options& o, gpu::Error* got = nullptr) {
   State s(p);
   test::DeviceCopies of;

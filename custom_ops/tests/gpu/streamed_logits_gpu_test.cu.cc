@@ -180,7 +180,7 @@ TEST(MemoryIsBounded) {
 }
 
 #ifndef __CUDACC__
-// What went wrong before is not put down to the call.
+// An earlier error is not attributed to the call.
 TEST(EarlierErrors) {
   last_cuda_error = cudaSuccess + 1;
   AgreesWithTheProcessor(Problem(2, 3, 50, 1, 5));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that all simulated workers share: what is written, and what of it a loss of power leaves.
+"""A disk that all simulated workers share: written data, and the rest after a loss of power.
 
 A file has what was written to it, and of that what is on the disk; so have names. Each write, fsync
 and change of a name is a point at which a process may be killed.
@@ -60,7 +60,7 @@ class Disk:
         self._durable = dict(self.names)
 
     def lose_power(self) -> None:
-        """Leaves what is on the disk, and of the rest anything: parts of files, some names."""
+        """Keeps flushed data; of the rest any part: parts of files, some names."""
         chance = self.world.random
         in_order = chance.random() < 0.5
         for change in self._pending:
@@ -141,7 +141,7 @@ class File(io.BytesIO):
         self.inode.data = self.getvalue()
 
     def __del__(self) -> None:
-        """Writes nothing: what a process that was killed had not written is lost."""
+        """Writes nothing: data that a killed process had not written are lost."""
 
     def close(self) -> None:
         if not self.closed:

@@ -95,7 +95,7 @@ class Invariants:
     # The disk
 
     def check_disk(self, names: dict[str, Any]) -> None:
-        """A checkpoint that has its name is whole, and what one process had at its step."""
+        """A checkpoint with its final name is whole, and equals one process's state at its step."""
         for name, inode in names.items():
             if not name.endswith(".npz") or inode in self.damaged:
                 continue

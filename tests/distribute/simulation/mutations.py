@@ -12,7 +12,7 @@ from typing import Any
 
 _FOLDER, _FILE = "callbacks.checkpoint_folder", "callbacks.checkpoint_file"
 
-# By name: the module, the function, and what stands in place of what.
+# By name: the module, the function, the old text and the new text.
 MUTATIONS: dict[str, tuple[str, str, dict[str, str]]] = {
     "commits before all parts are written": (
         _FOLDER,

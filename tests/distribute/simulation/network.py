@@ -112,10 +112,10 @@ class World:
 
 
 class Process:
-    """A worker of one start of a run. `run(process)` is what it does.
+    """A worker of one start of a run. `run(process)` is its program.
 
     Attributes:
-        at: What happens at its n-th use of the network or the disk, by `("network", n)`.
+        at: The event at its n-th use of the network or the disk, by `("network", n)`.
     """
 
     def __init__(self, world: World, rank: int, run: Callable[[Process], None]) -> None:
@@ -190,7 +190,7 @@ class Process:
     def point(self, kind: str, what: str) -> None:
         """A place where something may happen to the process, and others may run.
 
-        What happens is an event of the world that comes before the process goes on.
+        Delivers an event before the process goes on.
         """
         if self.killed:
             raise Killed

@@ -16,7 +16,7 @@ Weights = dict[str, np.ndarray]
 
 
 class Problem:
-    """Data and a model of `kind`: what is sent in a step, `examples` or `rows` of labels."""
+    """Data and a model that sends `kind` in a step: `examples` or `rows` of labels."""
 
     def __init__(self, seed: int) -> None:
         draw = np.random.default_rng(seed)

@@ -75,7 +75,7 @@ def forked(size: int, run: Callable[[Any], None], grace: float, **limits: float)
 
 
 def run_behaviours(folder: Path) -> None:
-    """Writes what came out of each, and of all that go well in one start."""
+    """Writes the result of each, and of all that succeed in one start."""
 
     def start(name: str, several: dict[str, behaviours.Behaviour]) -> None:
         def work(workers: Any) -> None:

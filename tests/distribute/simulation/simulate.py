@@ -58,7 +58,7 @@ class Fault(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How many workers there are, and what happens, at each start; nothing at the last one."""
+    """The number of workers and the events of each start; none in the last start."""
 
     sizes: list[int]
     faults: list[list[Fault]]
@@ -217,7 +217,7 @@ class Run:
 
 
 def failure_of(seed: int, mutation: str | None = None) -> str:
-    """Runs a seed, with a mistake in the package or without; returns what was violated, or ""."""
+    """Runs a seed, with or without a mistake in the package; returns the violation, or ""."""
     run = Run(seed)
     with mutated(mutation) if mutation else contextlib.nullcontext():
         try:

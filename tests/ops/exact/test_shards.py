@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards of the classes give, merged, what one pass over all of them gives."""
+"""Merged results of shards equal one pass over all classes."""
 
 from __future__ import annotations
 

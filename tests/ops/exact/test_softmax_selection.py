@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""softmax_selection: against the definition, and what is kept is unbiased."""
+"""softmax_selection: against the definition, and its estimate is unbiased."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS
 
 
 class Problem:
-    """A layer, a batch, gradients of the loss, and what should become of them, in float64."""
+    """A layer, a batch, gradients of the loss, and the expected results, in float64."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ every_implementation = pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def take_step(
     state, hidden, labels, gradients, learning_rate, weight_decay=0.0, update=True, **arguments
 ):
-    """Runs both ops, eagerly; returns what they return."""
+    """Runs both ops, eagerly; returns their results."""
     implementation = arguments.get("implementation", "auto")
     hidden, labels = tf.convert_to_tensor(hidden, state.dtype), tf.convert_to_tensor(labels)
     gradients = tuple(tf.convert_to_tensor(g, state.dtype) for g in gradients)

@@ -18,7 +18,7 @@ shared_or_per_example = pytest.mark.parametrize(
 
 
 class Case:
-    """Tables of random codes, queries into them, and what chance decides."""
+    """Tables of random codes, queries, and random arguments."""
 
     def __init__(self, seed, num_classes, buckets_of_range, queries, num_ranges=1):
         rng = np.random.default_rng(seed)

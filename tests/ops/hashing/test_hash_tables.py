@@ -29,7 +29,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 class Case:
-    """A kernel, functions, tables, and what the tables must be: codes `[C, L]` when built."""
+    """A kernel, functions, tables, and the expected tables: codes `[C, L]` when built."""
 
     def __init__(self, seed, kind, shape, implementation, dtype="float32"):
         num_classes, width, window, self.num_tables, self.hashes = shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The custom op draws what TensorFlow's own ops draw, and what its definition says."""
+"""The custom op's draws equal the draws of TensorFlow's own ops, and its definition."""
 
 from __future__ import annotations
 

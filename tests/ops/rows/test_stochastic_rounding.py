@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights and moments in bfloat16: rounded at random without bias, or with what rounding leaves."""
+"""Weights and moments in bfloat16: rounded at random without bias, or compensated."""
 
 from __future__ import annotations
 
