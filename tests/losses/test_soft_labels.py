@@ -147,7 +147,14 @@ def test_the_penalty_is_that_of_the_example_and_all_classes_leave_nothing_to_spr
     np.testing.assert_allclose(np.subtract(losses[2:], losses[:2]), 0.5 * log_z**2, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("logistic")])
+TAKE_PROBABILITIES = [name for name, (kind, _, _) in LOSSES.items() if kind.takes_values]
+
+
+def test_no_estimator_has_lost_its_soft_labels():
+    assert len(TAKE_PROBABILITIES) >= 14
+
+
+@pytest.mark.parametrize("name", TAKE_PROBABILITIES)
 def test_an_estimator_is_the_mean_over_labels_by_their_probabilities(name):
     rows = [[1, 2, 8], [3], [7, 0], [9, 4]]
     statistics = random_case(np.random.default_rng(0), rows, SHARED)
