@@ -84,7 +84,7 @@ class Batches(NamedTuple):
 
 
 class Loop:
-    """Steps in a graph loop; each call goes on where the one before ended."""
+    """Steps in a graph loop; each call continues where the previous call ended."""
 
     def __init__(self, batches: Batches, step: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> None:
         @tf.function

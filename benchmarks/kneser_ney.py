@@ -59,7 +59,7 @@ class KneserNey:
             contexts = ends[:-1]
         self.orders: list[Order] = []
         for n, (keys, contexts, _, ends) in enumerate(grams):
-            if n + 1 < order:  # how many different words stand in front of it
+            if n + 1 < order:  # the number of words that occur before it
                 ends = ends[grams[n + 1][2] + 1]
             counts = np.bincount(ends, minlength=len(keys))
             self.orders.append(_order(keys, counts, contexts, len(grams[n - 1][0]) if n else 1))

@@ -82,7 +82,7 @@ def pairs_of(classes: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray,
 
 
 def judged(embeddings: np.ndarray, classes: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
-    """Returns how well cosines tell pairs of the same class from others."""
+    """Returns how well cosines separate pairs of the same class from others."""
     unit = embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-30)
     halves = []
     for half in (0, 1):

@@ -211,7 +211,7 @@ def adam(layer: Layer, ids: tf.Tensor, gradient: tf.Tensor) -> None:
 
 
 class Loop:
-    """Steps in a graph loop; each call goes on where the one before ended."""
+    """Steps in a graph loop; each call continues where the previous call ended."""
 
     def __init__(self, batch_of: Callable[[tf.Tensor], Batch], step: Step) -> None:
         @tf.function(autograph=False)

@@ -47,7 +47,7 @@ def fresh_session():
 
 @pytest.fixture(autouse=True, scope="module")
 def start_of_rng(request):
-    """Where a module's own generator `RNG` stands when its first test starts; None without one."""
+    """The state of a module's generator `RNG` when its first test starts; None without one."""
     generator = getattr(request.module, "RNG", None)
     return generator and generator.bit_generator.state
 

@@ -117,8 +117,8 @@ class SharedCandidateStep : CandidateStep {
     first_places_ = execution_.Take<int64_t>(num_places + 1);
   }
 
-  // Sets `sorted_` to all places where a class stands, labels first, and `first_places_` to where
-  // each class begins.
+  // Sets `sorted_` to all places of each class, labels first, and `first_places_` to where each
+  // class begins.
   void SortClasses() {
     int64_t n = 0;
     const auto append = [&](const int64_t* ids, int64_t size, int64_t first_place) {

@@ -142,7 +142,7 @@ Tasks FactoredStep<T>::Vectors() const {
           }};
 }
 
-// x_u = sum of g_a h over the places where target u stands.
+// x_u = sum of g_a h over the places of target u.
 template <typename T>
 Tasks FactoredStep<T>::MergeRows() const {
   return execution_.RowTasks(targets_.size(), 16.0 * width_, [=](int64_t begin, int64_t end, int) {

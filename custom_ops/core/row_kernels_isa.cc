@@ -9,7 +9,7 @@
 namespace tfx::core::TFX_ISA {
 namespace {
 
-constexpr int64_t kRowsAhead = 12;  // that are asked for before they are needed
+constexpr int64_t kRowsAhead = 12;  // that are prefetched
 
 // 32 random bits for each of up to kLanes columns of a row from `column` on, by two halves of a
 // key. They are the same on every instruction set, and in random_bits of Python.

@@ -112,7 +112,7 @@ void CountAboveTargets(const Slab& o, int num_rows, Floats max_of_slab, int64_t 
         const Floats key = Max(o[i], Broadcast(-INFINITY));
         count -= (key > target) | ((key == target) & (ids_after > i));
       }
-    } else {  // the common case: all of the slab is before a lane's label, or all is behind it
+    } else {  // the common case: all of the slab is before a lane's label, or all after it
       const Ints ties_count = ids_after > 0;
 #pragma GCC unroll 4
       for (int i = 0; i < num_rows; ++i) {

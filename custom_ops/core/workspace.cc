@@ -32,7 +32,7 @@ int64_t Workspace::held() const {
   return sum;
 }
 
-// Gives back the pages of a range behind `used`.
+// Releases the pages of a range after `used`.
 void Workspace::Shrink(Range* range, int64_t used) {
   const int64_t begin = RoundUp(used), end = RoundUp(range->held);
   if (end - begin < kLittle) return;

@@ -100,7 +100,7 @@ absl::Status CandidateRefusals::Tell(tf::OpKernelContext* context) {
   auto* report = static_cast<CandidateReport*>(on_host_.data());
   if (__atomic_load_n(&report->is_set, __ATOMIC_ACQUIRE) == 0) return absl::OkStatus();
   auto* stream = context->op_device_context()->stream();
-  TF_RETURN_IF_ERROR(stream->BlockHostUntilDone());  // all of it is here, and nothing comes behind
+  TF_RETURN_IF_ERROR(stream->BlockHostUntilDone());  // all work is done, and none follows
   const absl::Status error = ErrorOf(*report);
   TF_RETURN_IF_ERROR(Clear(context));
   return InvalidArgument(

@@ -18,7 +18,7 @@ namespace tf = tensorflow;
 // The places of a rule's numbers.
 enum Number { kWeightDecay, kClipNorm, kFirst, kSecond, kThird };
 
-// The places of its options, behind the others.
+// The places of its options, after the other numbers.
 enum Option {
   kUnitRows,
   kRowWise,

@@ -249,7 +249,7 @@ TEST(VotesDoNotStay) {
     BucketVotes fresh;
     EXPECT(call(votes, codes) == call(fresh, codes));
     codes.push_back(1);
-    starts[2] = 41;  // behind the last class
+    starts[2] = 41;  // after the last class
     EXPECT(call(votes, codes).empty());
     starts[2] = 20;
   }

@@ -22,7 +22,7 @@ using test::ExpectUnchangedWithoutMemory;
 // For algorithms without state.
 bool Nothing() { return true; }
 
-// As ExpectUnchangedWithoutMemory; in the end the call has changed something.
+// As ExpectUnchangedWithoutMemory; with enough memory the call changes something.
 template <typename Calls, typename Call>
 void ExpectUnchangedUntilItEnds(const Calls& calls, const Call& call) {
   const auto before = calls.State();

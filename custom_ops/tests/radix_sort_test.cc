@@ -38,7 +38,7 @@ TEST(RecordsAreSortedAndEqualOnesStayInOrder) {
   }
 }
 
-// As in a bucket: the upper bits are alike and need not be looked at.
+// As in a bucket: the upper bits are equal and need not be sorted.
 TEST(UpperBitsThatAreAlikeStay) {
   std::vector<Record> records(100), spare(100);
   for (uint32_t i = 0; i < 100; ++i) records[i] = {0xabc00u | (99 - i), i};

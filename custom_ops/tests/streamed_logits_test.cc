@@ -117,7 +117,7 @@ void TestAll(const Problem& problem) {
   }
 }
 
-// How many classes behind a label have the same logit.
+// The number of classes after a label with the same logit.
 int64_t Ties(const Problem& problem, size_t at) {
   const StreamedLogitsInputs in = problem.OnHost();
   const float* h = in.hidden + at / in.num_labels * in.weights.width;

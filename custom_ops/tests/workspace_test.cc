@@ -104,7 +104,7 @@ TEST(WhatNoMachineHasIsRefused) {
     }
     EXPECT(bytes >= int64_t{1} << 58);
   }
-  std::memset(workspace.Take<char>(1000), 1, 1000);  // it goes on
+  std::memset(workspace.Take<char>(1000), 1, 1000);  // it still works
 }
 
 // A pool makes as many objects as were lent at once, and the warmest goes out first.

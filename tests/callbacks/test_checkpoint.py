@@ -351,7 +351,7 @@ def test_global_random_states_come_back(tmp_path):
             draws.append((random.random(), np.random.random(), seed))
 
     def of_new_process():
-        keras.utils.clear_session()  # Keras 3.12 goes on with the seed that it has
+        keras.utils.clear_session()  # Keras 3.12 continues with the old seed
         return model_of()
 
     fit(of_new_process(), Checkpoint(tmp_path / "whole"), [Draw()])

@@ -221,7 +221,7 @@ def test_ctrl_c_keeps_what_is_done(tiny_data, tmp_path):
 
 @pytest.mark.thorough
 def test_heads_over_workers_come_as_far_as_in_one_process(tiny_data, tmp_path):
-    """`tf_nce` can't spread its classes; the other heads go on."""
+    """`tf_nce` can't spread its classes; the other heads are trained."""
     common = ["--data", str(tiny_data), "--epochs", "4", *SMALL, *LEARNING, "--num-sampled", "50"]
     common += ["--peers", "none"]
     points = {}

@@ -95,7 +95,7 @@ def test_a_copy_has_the_trunk_and_an_optimizer_of_its_own():
 
 
 def test_heads_by_name_and_by_function(tmp_path):
-    """The function of one returns something else: the others go on."""
+    """The function of one returns something else: the others are trained."""
     heads = {
         "mine": lambda num_classes: tlo.heads.DenseHead(num_classes),
         "with_loss": lambda num_classes: (

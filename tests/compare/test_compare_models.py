@@ -18,7 +18,7 @@ SHORT = {"epochs": 2, "evaluations": 2}
 
 
 def test_models_are_compared_and_keep_what_they_learned(tmp_path, capsys):
-    """One cannot be built: the others go on."""
+    """One cannot be built: the others are trained."""
     plain = make_model(metrics=["accuracy"], run_eagerly=False, steps_per_execution=2)
     head = tlo.replace_output(make_model(), tlo.heads.DenseHead(40))
     head.compile("adam", loss=tlo.losses.SoftmaxCrossentropy(), run_eagerly=True)

@@ -251,7 +251,7 @@ def test_a_numpy_that_only_warns_of_what_is_no_number(tmp_path, monkeypatch):
 
 
 def asking_for_4_gib(content):
-    """An xz file whose header asks for a dictionary of 4 GiB."""
+    """An xz file whose header requests a dictionary of 4 GiB."""
     data = bytearray(lzma.compress(content))
     begin, size = 12, (data[12] + 1) * 4
     assert data[begin + 2 : begin + 4] == b"\x21\x01"  # LZMA2, and one byte about it

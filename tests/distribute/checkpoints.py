@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs under `Checkpoint` that are broken off and go on, over workers and in one process.
+"""Runs with `Checkpoint` that are interrupted and resumed, over workers and in one process.
 
 As a program: python checkpoints.py FOLDER, with TF_CONFIG. Each worker writes its results.
 """

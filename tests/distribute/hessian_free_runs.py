@@ -132,7 +132,7 @@ class Kill(keras.callbacks.Callback):
 
 
 def resumed(folder: Path):
-    """A run under `Checkpoint` that ends with an error, and goes on."""
+    """A run with `Checkpoint` that ends with an error, and is resumed."""
     checkpoint = tlo.callbacks.Checkpoint(folder)
     data = (X, Y, WEIGHTS)
     with contextlib.suppress(Killed):

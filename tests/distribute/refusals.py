@@ -77,7 +77,7 @@ def different_weights():
 
 
 def unknown_length():
-    """Worker 1 has a batch less, which no data set of unknown length tells beforehand."""
+    """Worker 1 has a batch less; a dataset of unknown length doesn't show it beforehand."""
     data = batches(3 - RANK).filter(lambda x, y: True)
     fit(model_of(sampled()), tlo.distribute.shard(data))
 
@@ -130,7 +130,7 @@ def free_trainer(**arguments):
 
 
 def free_state():
-    """One worker goes on from a state that the other does not have."""
+    """One worker resumes from a state that the other does not have."""
     trainer = tlo.hessian_free.Trainer()
     other = tlo.hessian_free.Trainer()
     free(plain(), trainer=other)

@@ -23,7 +23,7 @@ BEFORE = {"4-2": "2-2", "2-1": "4-2"}  # workers and groups: those whose checkpo
 
 
 def ended_alone(folder: Path):
-    """The rows that a run in one process has at its end, which may go on from a checkpoint."""
+    """The final rows of a run in one process, which may resume from a checkpoint."""
     copied = folder.with_name(f"{folder.name}-alone")
     if folder.exists():
         shutil.copytree(folder, copied)

@@ -139,7 +139,7 @@ def check_tables_begin_anew(folder):
 
 
 def check_points_of_a_save(folder):
-    """At each point one whole checkpoint counts: the one before, until the last file is there."""
+    """At each point one whole checkpoint counts: the previous one, until the last file exists."""
     epochs = []
     for point in sorted(folder.iterdir()):
         copied = CheckpointFolder(point, keep=1)

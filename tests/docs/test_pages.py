@@ -118,7 +118,7 @@ def commands(page):
 
 
 def test_commands_have_the_options_that_pages_name(tmp_path):
-    """Of `tfx-largeout` and of the examples; each program's `--help` is asked once."""
+    """Options of `tfx-largeout` and of the examples; runs each program's `--help` once."""
     named = {}
     for page in (ROOT / "README.md", *DOCS.glob("**/*.md")):
         for words in commands(page):

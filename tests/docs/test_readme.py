@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's examples, run as they stand there."""
+"""The README's examples run unchanged."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of extreme classification, on a small set where the words of an example tell."""
+"""The example of extreme classification, on a small set whose words determine the label."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_the_benchmark_measures_what_is_defined(modules, batch_size, seed):
     scores = of_histories(table, before)
     found = modules[1].evaluate(scores, before, items, counts, 3, batch_size)
     expected = by_definition(table, before, items, counts, 3)
-    if seed % 2 == 0:  # of those alike it is open who is recommended
+    if seed % 2 == 0:  # which of equal items is recommended is open
         found = {name: value for name, value in found.items() if not name.endswith("@3")}
     for name, value in found.items():
         assert value == pytest.approx(expected[name]), name

@@ -62,7 +62,7 @@ def test_what_would_fail_later_is_refused_at_once(shared, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("name", ["names.txt", "names.txt.gz"])
 def test_each_class_is_called_by_a_name_of_its_own(shared, tmp_path, name):
-    """The export wants names that differ; those alike get their id."""
+    """The export needs distinct names; equal names get their id."""
     lines = "\ufeff# id and name\r\n5\tA  name\r\n\r\n6 A name\r\n99 not there\r\n".encode()
     (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith("gz") else lines)
     histories, texts = read(shared, tmp_path, f"--names={tmp_path / name}")

@@ -106,7 +106,7 @@ def is_saving(folder: Path, rank: int) -> bool:
 
 
 def broken(seed: int, run: int, folder: Path, expected: list[str], length: float) -> Run:
-    """Breaks a run off, and lets it end."""
+    """Interrupts a run, and lets it end."""
     rng = random.Random(f"{seed} {run}")
     rank, moment = rng.randrange(SIZE), rng.choice(("random", "save"))
     number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP))

@@ -207,4 +207,4 @@ def test_a_checkpoint_that_can_not_be_read_to_its_end(checkpoints, tmp_path, mon
     for one, two in zip(first, after, strict=True):
         np.testing.assert_array_equal(one, two)
     monkeypatch.undo()
-    model.fit(data, epochs=3, callbacks=called, shuffle=False, verbose=0)  # and now it goes on
+    model.fit(data, epochs=3, callbacks=called, shuffle=False, verbose=0)  # and now it resumes

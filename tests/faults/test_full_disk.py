@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is full while a checkpoint is written: training goes on, the last one survives."""
+"""A disk that is full while a checkpoint is written: training continues, the last one survives."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def small_disk(tmp_path):
 
 @contextlib.contextmanager
 def small_files(size):
-    """Lets no file of this process grow beyond that."""
+    """Limits the size of files of this process."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -69,7 +69,7 @@ def test_a_full_disk(small_disk):
     assert sum("No space left" in str(warning.message) for warning in warned) == 2
     (only,) = small_disk.iterdir()
     assert CheckpointFile(only).facts["position"] == [1, 0]
-    # With room again, it goes on from there.
+    # With room again, it resumes from there.
     subprocess.run(["mount", "-o", f"remount,size={8 * SIZE}", str(small_disk)], check=True)
     again = fit(small_disk, 3)
     for one, two in zip(trained.get_weights(), again.get_weights(), strict=True):

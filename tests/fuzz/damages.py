@@ -78,7 +78,7 @@ def _change_attribute(call: Call, name: str, rng: Rng) -> Call:
     else:
         value = tf.as_dtype(int(rng.choice(attribute.allowed_values.list.type)))
     call = call._replace(attributes={**call.attributes, name: value})
-    # Composed ops look into all lists, however few are asked for.
+    # Composed ops read all lists, for any number of probes.
     return _noted(call, f"{name} is {value!r}", is_tame=name != "num_probed")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a stand-in for CUDA's libraries, with which TensorFlow sees a GPU that does not exist.
+"""Builds a stand-in for CUDA's libraries, which shows TensorFlow a GPU that does not exist.
 
 python build_driver.py FOLDER    # then LD_LIBRARY_PATH=FOLDER python ...
 

@@ -108,7 +108,7 @@ def test_loss_gradients_and_step_are_those_of_the_definition(make, margin, label
 
 @every_head
 def test_a_margin_counts_where_the_others_are_nothing_beside_the_label(make):
-    """log Z of float32 is the label's logit there, and tells nothing of the others."""
+    """log Z in float32 is the label's logit there, independent of the others."""
     kernel = np.eye(CLASSES, CLASSES)
     hidden = kernel[:2] + 0.3 * kernel[2:4]
     head = made(make, kernel, cosine_scale=64.0)

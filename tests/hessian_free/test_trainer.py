@@ -174,7 +174,7 @@ def test_datasets_and_arrays_train_alike():
 
 
 class Recorder(LocalWorker):
-    """A worker that notes which examples it has looked at."""
+    """A worker that records the examples it reads."""
 
     def __init__(self, curvature, examples, batch_size):
         super().__init__(curvature, examples, batch_size)

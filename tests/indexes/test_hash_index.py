@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HashIndex follows W by its schedule, and goes on after a restart."""
+"""HashIndex follows W by its schedule, and continues after a restart."""
 
 from __future__ import annotations
 

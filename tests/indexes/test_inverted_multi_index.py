@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""InvertedMultiIndex codes the rows of W, follows them, and goes on after a restart."""
+"""InvertedMultiIndex codes the rows of W, follows them, and continues after a restart."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The losses that docs/guides/own_loss.md writes out, run as they stand there."""
+"""The losses of docs/guides/own_loss.md run unchanged."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def every(row: Row) -> bool:
 
 
 def untied(row: Row) -> bool:
-    """For messages of a tied head's embedding."""
+    """Leaves out tied heads, whose embedding raises the error."""
     return not row.is_tied
 
 

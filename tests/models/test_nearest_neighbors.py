@@ -413,7 +413,7 @@ def test_what_is_refused():
 
 
 def a_masked_model():
-    """A model of sequences that leaves out positions at which nothing but 0 stands."""
+    """A model of sequences that leaves out positions with only zeros."""
     keras.utils.set_random_seed(0)
     head = tlo.heads.DenseHead(CLASSES, kernel_initializer="random_normal")
     mask = keras.layers.Masking()

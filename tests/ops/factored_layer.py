@@ -78,7 +78,7 @@ def check_consistency(state) -> None:
 
 
 def reanchor(state, implementation="auto") -> None:
-    """Sets a new anchor, by a step without examples whose condition asks for one. W stays."""
+    """Sets a new anchor, with a step without examples that requests one. W does not change."""
     hidden = tf.zeros([0, state.width], state.dtype)
     none = hidden[:, 0]
     gradients = (tf.zeros([0, 1], state.dtype), none, none)

@@ -99,7 +99,7 @@ def assert_shares(counts, p):
 
 @pytest.mark.usefixtures("blocks")
 def test_draws_are_independent():
-    """Two places have the same class as often as two independent draws, in an example and not."""
+    """Places share classes as often as independent draws, within and across examples."""
     draws = 3000
     hidden = np.repeat(HIDDEN[:1], draws, axis=0)
     ids = drawn(8, hidden=hidden, labels=np.zeros([draws, 1], int)).ids.numpy()

@@ -124,7 +124,7 @@ def assert_shares(counts, p):
 
 
 def test_draws_are_independent():
-    """Two places have the same class as often as two independent draws, in an example and not."""
+    """Places share classes as often as independent draws, within and across examples."""
     draws = 3000
     index = index_of()
     hidden = np.repeat(HIDDEN[:1], draws, axis=0)

@@ -147,7 +147,7 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def _print_lines(rank: int, lines: IO[str] | None) -> None:
-    """Prints a worker's output; with stdout closed, reads on, so that the worker can go on."""
+    """Prints a worker's output; still reads it if stdout is closed, so that it can continue."""
     for line in lines or ():
         text = f"[{rank}] {line if line.endswith(chr(10)) else line + chr(10)}"
         encoding = sys.stdout.encoding or "utf-8"

@@ -69,7 +69,7 @@ __device__ int32_t ClassAt(const HashTables& tables, int64_t table, const Visit&
   return c < tables.num_classes ? c : -1;
 }
 
-// Puts a class into a set, at most half of which is in use. Returns whether it is new.
+// Puts a class into a set, which is at most half full. Returns whether it is new.
 __device__ bool Insert(uint32_t* slots, int64_t room, uint32_t c) {
   const auto mask = static_cast<uint64_t>(room - 1);
   for (uint64_t at = (c * 0x9e3779b97f4a7c15ull >> 32) & mask;; at = (at + 1) & mask) {

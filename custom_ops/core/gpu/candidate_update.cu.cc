@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The places where classes stand are sorted by class; then a block of threads forms the gradient of
-// a row, column by column, and takes its step. With candidates that all examples share, what these
-// add to gradients are products of matrices.
+// The places of classes are sorted by class; then a block of threads forms the gradient of a row,
+// column by column, and takes its step. With candidates that all examples share, what these add to
+// gradients are products of matrices.
 
 #include "core/gpu/candidate_update.h"
 
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The places where a class stands.
+// The places of a class.
 struct Places {
   const uint64_t* begin;
   const uint64_t* end;

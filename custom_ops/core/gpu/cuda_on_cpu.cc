@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kStackBytes = 64 * 1024;
 constexpr unsigned char kGarbage = 0xA5;
 
-// Threads that wait for each other: the last to arrive lets all go on.
+// A barrier: the last thread to arrive releases all.
 struct Barrier {
   unsigned arrived = 0;
   uint64_t rounds = 0;

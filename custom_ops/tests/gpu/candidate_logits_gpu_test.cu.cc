@@ -131,7 +131,7 @@ TEST(All) {
   for (bool own : {false, true}) {
     IdsWithoutARow(own);
   }
-  // With shared candidates the product is cuBLAS's, which a plain sum stands in for here.
+  // With shared candidates the product is cuBLAS's; here a plain sum replaces it.
   IsAsExactAsFloat32(CandidateProblem({40, 500, 20, 1, 30}, true, 0, 0, 1));
 }
 

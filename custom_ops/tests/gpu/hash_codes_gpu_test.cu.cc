@@ -92,7 +92,7 @@ TEST(RowsOfEachRangeHaveBucketsOfTheirOwn) {
   const int64_t n = 130, width = 6;
   const Floats rows = SparseRows(n * width, random), bias = SparseRows(n, random);
   Functions functions = Functions::Signs(width + 2, 3, 4, random);
-  // What is added to a row is no whole number: planes look at whether it is there.
+  // The number added to a row is not an integer; codes of planes show whether it is there.
   const Floats radii = {6.5f, 4.5f, 3.5f};
   functions.family.radii = radii.data();
   functions.family.num_radii = 3;

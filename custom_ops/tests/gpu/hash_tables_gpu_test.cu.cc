@@ -71,7 +71,7 @@ TEST(TablesAreThoseOfTheProcessor) {
   std::vector<Functions> families = Families(random);
   const Floats radii = {6.5f, 4.5f, 3.5f};
   Functions ranges = Functions::Signs(8, 3, 4, random);
-  // What makes rows equally long is no whole number: planes look at whether it is there.
+  // The number that makes norms equal is not an integer; codes of planes show whether it is there.
   for (int64_t j = 0; j < 12; ++j) ranges.planes[j * 8 + 7] = j % 2 == 0 ? 0.f : 1000.f;
   ranges.family.radii = radii.data();
   ranges.family.num_radii = 3;

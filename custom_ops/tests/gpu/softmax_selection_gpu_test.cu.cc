@@ -144,7 +144,7 @@ void AgreesWithTheProcessor(Problem problem) {
   }
 }
 
-// Too little room: whatever is found in the end, it is all that is to be kept.
+// Too little room: the result still has all entries that are to be kept.
 TEST(MoreSweeps) {
   for (const int64_t room : {1, 3, 40, 300}) {
     const Problem problem(7, 2, 9000, 2, 60);

@@ -66,7 +66,7 @@ RowStep StepOf(const Options& o) {
   return step;
 }
 
-// Rows of arrays that a pointer is asked for by `of`.
+// Rows of arrays, with pointers from `of`.
 template <typename Of, typename Array, typename Ages>
 WeightRows RowsOf(const Options& o, int64_t width, Array& weights, Array* slots, Ages& ages,
                   Of& of) {

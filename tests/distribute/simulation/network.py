@@ -71,7 +71,7 @@ class World:
         heapq.heappush(self._events, (when, next(self._numbers), action))
 
     def run(self) -> None:
-        """Lets everything happen; raises a `Violation`, or an error of the simulation itself."""
+        """Runs all events; raises a `Violation`, or an error of the simulation itself."""
         while self._events and self.violation is None:
             self.now, _, action = heapq.heappop(self._events)
             action()
@@ -122,7 +122,7 @@ class Process:
         self.world, self.rank = world, rank
         self.peers: list[Process] = [self]
         self.killed = self.over = self.started = False
-        self.error: BaseException | None = None  # by which it ended
+        self.error: BaseException | None = None  # that ended it
         self.broken: BaseException | None = None  # its collectives fail from then on
         self.stopped_until, self.waits_in = 0.0, ""
         self.heard: dict[Any, dict[int, np.ndarray]] = collections.defaultdict(dict)
@@ -170,14 +170,14 @@ class Process:
             self.end()
 
     def pause(self) -> None:
-        """Lets others run until this one is woken."""
+        """Runs others until this one is woken."""
         self.world.back.release()
         self._go.acquire()
         if self.killed:
             raise Killed
 
     def wake(self, when: float = 0.0) -> None:
-        """Has it go on then, or now, unless something else has woken it until then."""
+        """Wakes it then, or now, unless something else wakes it earlier."""
         turn = self._turn
         self.world.at(max(when, self.world.now), lambda: self._resume(turn))
 
@@ -190,7 +190,7 @@ class Process:
     def point(self, kind: str, what: str) -> None:
         """A place where something may happen to the process, and others may run.
 
-        Delivers an event before the process goes on.
+        Delivers an event before the process continues.
         """
         if self.killed:
             raise Killed

@@ -104,7 +104,7 @@ def run_behaviours(folder: Path) -> None:
 
 
 def stop(seconds: float) -> None:
-    """Stops this process, and has another one let it go on."""
+    """Stops this process; another process resumes it."""
     me = os.getpid()
     if os.fork() == 0:
         time.sleep(seconds)

@@ -211,7 +211,7 @@ class Worker:
             self.observe("saved", step, position)
 
     def resume(self) -> int:
-        """Goes on from the newest checkpoint; returns the number of the next step."""
+        """Resumes from the newest checkpoint; returns the number of the next step."""
         self.folder.clean()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
