@@ -61,6 +61,7 @@ class SharedCandidateStep : CandidateStep {
   void Run() {
     TakeMemory();
     const int64_t if_updating = updater_ == nullptr ? 0 : 1;
+    const int64_t if_looking = hidden_gradient_ == nullptr ? 0 : 1;
     const auto sort = [this](int64_t, int) { SortClasses(); };
     const auto pack_rows = [this](int64_t begin, int64_t end, int worker) {
       PackRows(begin, end, worker);
@@ -80,10 +81,10 @@ class SharedCandidateStep : CandidateStep {
     execution_.Run(
         {{"classes and panels",
           {{if_updating, sort},
-           InBlocks(num_candidates_, kRowsOfTask, pack_rows),
+           InBlocks(if_looking * num_candidates_, kRowsOfTask, pack_rows),
            InBlocks(if_updating * batch_.size, kRowsOfTask, pack_hidden)}},
          {"gradients",
-          {InBlocks(batch_.size, examples_of_task_, hidden),
+          {InBlocks(if_looking * batch_.size, examples_of_task_, hidden),
            InBlocks(if_updating * num_candidates_, kCandidatesOfTask, kernel)}},
          {"rows",
           {InBlocks(if_updating * (num_labels_total_ + num_candidates_), kRowsOfTask, update)}}});
@@ -102,10 +103,12 @@ class SharedCandidateStep : CandidateStep {
         std::clamp(BlocksOf(BlocksOf(batch_.size, 16), tile) * tile, tile, kMostExamplesOfTask);
     has_padding_ = std::any_of(batch_.candidates, batch_.candidates + num_candidates_,
                                [](int64_t c) { return c < 0; });
-    row_panels_ = execution_.Take<float>(num_candidates_ * padded_width);
     row_scratch_ = execution_.Take<float>(workers * width_);
-    if (has_padding_) {
-      masked_ = execution_.Take<float>(workers * examples_of_task_ * num_candidates_);
+    if (hidden_gradient_ != nullptr) {
+      row_panels_ = execution_.Take<float>(num_candidates_ * padded_width);
+      if (has_padding_) {
+        masked_ = execution_.Take<float>(workers * examples_of_task_ * num_candidates_);
+      }
     }
     if (updater_ == nullptr) return;
     hidden_panels_ = execution_.Take<float>(batch_.size * padded_width);
@@ -287,7 +290,9 @@ class OwnCandidateStep : CandidateStep {
                   std::max(std::min(kMostPartials / copy, num_entries_ / per_copy), kFewGroups)});
     entries_ = execution_.Take<ClassTerm>(num_entries_);
     spare_ = execution_.Take<ClassTerm>(num_entries_);
-    partials_ = execution_.Take<float>(num_groups_ * batch_.size * width_);
+    if (hidden_gradient_ != nullptr) {
+      partials_ = execution_.Take<float>(num_groups_ * batch_.size * width_);
+    }
     row_gradients_ = execution_.Take<float>(execution_.num_workers * row_stride_);
   }
 
@@ -297,11 +302,12 @@ class OwnCandidateStep : CandidateStep {
     const auto deal = [this](int64_t chunk, int) { DealEntries(chunk); };
     const auto groups = [this](int64_t group, int worker) { UpdateGroup(group, worker); };
     const auto sum = [this](int64_t begin, int64_t end, int) { SumGroups(begin, end); };
+    const int64_t num_summed = hidden_gradient_ == nullptr ? 0 : batch_.size;
     execution_.Run({{"count classes", {{buckets_.num_chunks(), count}}},
                     {"place classes", {{1, place}}},
                     {"deal out classes", {{buckets_.num_chunks(), deal}}},
                     {"update rows", {{num_groups_, groups}}},
-                    {"sum hidden gradient", {InBlocks(batch_.size, kExamplesOfTask, sum)}}});
+                    {"sum hidden gradient", {InBlocks(num_summed, kExamplesOfTask, sum)}}});
   }
 
  private:
@@ -327,14 +333,19 @@ class OwnCandidateStep : CandidateStep {
   }
 
   void UpdateGroup(int64_t group, int worker) {
-    float* partial = partials_ + group * batch_.size * width_;
-    std::fill_n(partial, batch_.size * width_, 0.0f);
+    float* partial = nullptr;
+    if (partials_ != nullptr) {
+      partial = partials_ + group * batch_.size * width_;
+      std::fill_n(partial, batch_.size * width_, 0.0f);
+    }
     const int64_t end = FirstBucket(group + 1);
     for (int64_t bucket = FirstBucket(group); bucket < end; ++bucket) {
       ClassTerm* begin = entries_ + buckets_.Begin(bucket);
       const int64_t n = buckets_.Begin(bucket + 1) - buckets_.Begin(bucket);
-      buckets_.ReadRows(bucket, weights_);
-      execution_.rows.add_rows(begin, n, weights_.kernel, weights_.is_bfloat16, width_, partial);
+      if (partial != nullptr) {
+        buckets_.ReadRows(bucket, weights_);
+        execution_.rows.add_rows(begin, n, weights_.kernel, weights_.is_bfloat16, width_, partial);
+      }
       if (updater_ == nullptr) continue;
       SortByClass(begin, spare_ + buckets_.Begin(bucket), n, buckets_.low_bits());
       UpdateBucket(begin, begin + n, worker);
@@ -382,10 +393,10 @@ class OwnCandidateStep : CandidateStep {
   const int64_t row_stride_, num_entries_;
   ClassBuckets buckets_;
   int64_t num_groups_;
-  ClassTerm* entries_;    // by bucket, then by class
-  ClassTerm* spare_;      // as many
-  float* partials_;       // [groups, N, D]: dL/dH
-  float* row_gradients_;  // [workers, D], rounded up
+  ClassTerm* entries_;         // by bucket, then by class
+  ClassTerm* spare_;           // as many
+  float* partials_ = nullptr;  // [groups, N, D]: dL/dH, if it is wanted
+  float* row_gradients_;       // [workers, D], rounded up
 };
 
 }  // namespace

@@ -23,9 +23,9 @@ struct LayerRows {
   WeightRows bias;  // of width 1; its weights are null without a bias
 };
 
-// Sets hidden_gradient [N, D] to dL/dh at the W before the step. Unless `updater` is null, updates
-// each row of a label or candidate once, with the sum of its gradients. The result does not depend
-// on the number of workers.
+// Unless `hidden_gradient` [N, D] is null, sets it to dL/dh at the W before the step. Unless
+// `updater` is null, updates each row of a label or candidate once, with the sum of its gradients.
+// The result does not depend on the number of workers.
 //
 // Cost: O(N (K + S) D). Memory: O((N + S) D) for shared candidates; for candidates per example 24 N
 // (K + S) bytes, at most 1 MiB, and up to 64 copies of hidden_gradient, at most about 64 MiB or 4

@@ -58,6 +58,7 @@ class CandidateUpdateOp : public CpuOp {
  public:
   explicit CandidateUpdateOp(tf::OpKernelConstruction* context) : CpuOp(context) {
     OP_REQUIRES_OK(context, update_.ReadAttributes(context));
+    OP_REQUIRES_OK(context, context->GetAttr("gradient", &gradient_));
   }
 
  protected:
@@ -74,18 +75,19 @@ class CandidateUpdateOp : public CpuOp {
         CheckGradient("true_gradient", context->input(inputs.gradients), inputs.labels, execution));
     TF_RETURN_IF_ERROR(CheckGradient("candidate_gradient", context->input(inputs.gradients + 1),
                                      inputs.candidates, execution));
-    tf::Tensor* hidden_gradient;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, inputs.hidden.shape(), &hidden_gradient));
+    float* hidden_gradient;
+    TF_RETURN_IF_ERROR(inputs.AllocateGradient(context, gradient_, &hidden_gradient));
     TF_RETURN_IF_ERROR(update.Own(&variables));
     const auto updater = update.Updater(execution.rows);
     core::CandidateUpdate(update.layer().Weights(variables), update.Rows(variables), inputs.Batch(),
                           gradients, updater.has_value() ? &*updater : nullptr, execution,
-                          hidden_gradient->flat<float>().data());
+                          hidden_gradient);
     return absl::OkStatus();
   }
 
  private:
   LayerUpdate update_;  // the attributes
+  bool gradient_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfxCandidateLogits").Device(tf::DEVICE_CPU), CandidateLogitsOp);

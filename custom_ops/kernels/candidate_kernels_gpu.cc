@@ -65,6 +65,7 @@ class CandidateUpdateGpuOp : public GpuOp {
  public:
   explicit CandidateUpdateGpuOp(tf::OpKernelConstruction* context) : GpuOp(context) {
     OP_REQUIRES_OK(context, update_.ReadAttributes(context));
+    OP_REQUIRES_OK(context, context->GetAttr("gradient", &gradient_));
   }
 
  protected:
@@ -79,11 +80,12 @@ class CandidateUpdateGpuOp : public GpuOp {
     core::CandidateGradients gradients;
     TF_RETURN_IF_ERROR(inputs.GetGradients(context, &gradients));
     const core::CandidateBatch batch = inputs.Batch();
-    tf::Tensor scratch, *hidden_gradient;
+    tf::Tensor scratch;
     const int64_t bytes =
         core::gpu::CandidateUpdateScratchBytes(update.layer().Weights(variables), batch);
     TF_RETURN_IF_ERROR(AllocateScratch(context, bytes, &scratch));
-    TF_RETURN_IF_ERROR(context->allocate_output(0, inputs.hidden.shape(), &hidden_gradient));
+    float* hidden_gradient;
+    TF_RETURN_IF_ERROR(inputs.AllocateGradient(context, gradient_, &hidden_gradient));
     TF_RETURN_IF_ERROR(update.Own(&variables));
     const float* rate = context->input(inputs.learning_rate).scalar<float>().data();
     const auto rule = update.RuleOnGpu(rate);
@@ -94,14 +96,14 @@ class CandidateUpdateGpuOp : public GpuOp {
                                    {weights.num_classes, weights.width, batch, gradients, rate,
                                     rule.has_value() ? rule->weight_decay : 0},
                                    &memory, &fault));
-    return StatusOf(
-        core::gpu::CandidateUpdate(StreamOf(context), weights, update.Rows(variables), batch,
-                                   gradients, rule.has_value() ? &*rule : nullptr, fault,
-                                   scratch.data(), hidden_gradient->flat<float>().data()));
+    return StatusOf(core::gpu::CandidateUpdate(
+        StreamOf(context), weights, update.Rows(variables), batch, gradients,
+        rule.has_value() ? &*rule : nullptr, fault, scratch.data(), hidden_gradient));
   }
 
  private:
   LayerUpdate update_;  // the attributes
+  bool gradient_;
 };
 
 REGISTER_KERNEL_BUILDER(

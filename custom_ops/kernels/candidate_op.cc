@@ -84,4 +84,13 @@ absl::Status CandidateInputs::AllocateLogits(tf::OpKernelContext* context,
   return absl::OkStatus();
 }
 
+absl::Status CandidateInputs::AllocateGradient(tf::OpKernelContext* context, bool wanted,
+                                               float** hidden_gradient) const {
+  tf::Tensor* output;
+  const tf::TensorShape none = {0, hidden.dim_size(1)};
+  TF_RETURN_IF_ERROR(context->allocate_output(0, wanted ? hidden.shape() : none, &output));
+  *hidden_gradient = wanted ? output->flat<float>().data() : nullptr;
+  return absl::OkStatus();
+}
+
 }  // namespace tfx

@@ -51,6 +51,10 @@ struct CandidateInputs {
 
   absl::Status AllocateLogits(tensorflow::OpKernelContext* context,
                               core::CandidateLogitsOutputs* outputs) const;
+
+  // Gives dL/dh [N, D], or null and an output [0, D] where it is not wanted.
+  absl::Status AllocateGradient(tensorflow::OpKernelContext* context, bool wanted,
+                                float** hidden_gradient) const;
 };
 
 }  // namespace tfx

@@ -42,7 +42,9 @@ absl::Status CandidateUpdateShapeFn(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->WithRank(c->input(hidden + 4), 2, &unused));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(hidden + 5), 0, &unused));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(hidden + 6), 1, &unused));
-  c->set_output(0, c->input(hidden));
+  bool gradient;
+  TF_RETURN_IF_ERROR(c->GetAttr("gradient", &gradient));
+  c->set_output(0, gradient ? c->input(hidden) : c->Matrix(0, c->Dim(c->input(hidden), 1)));
   return absl::OkStatus();
 }
 
@@ -95,6 +97,7 @@ REGISTER_OP("TfxCandidateUpdate")
     .Attr("method: {'sgd', 'adagrad', 'adam'}")
     .Attr("dtype: {float, bfloat16}")
     .Attr("update: bool = true")
+    .Attr("gradient: bool = true")
     .Output("hidden_gradient: float")
     .SetIsStateful()
     .SetShapeFn(CandidateUpdateShapeFn)
@@ -118,7 +121,8 @@ learning_rate: As in TfxRowUpdate.
 rule: As in TfxRowUpdate.
 method: As in TfxRowUpdate.
 update: False: computes only the gradient.
-hidden_gradient: dL/dh at the W before the step, [N, D].
+gradient: False: takes only the step.
+hidden_gradient: dL/dh at the W before the step, [N, D]; [0, D] without `gradient`.
 )doc");
 
 }  // namespace tfx

@@ -146,7 +146,7 @@ def check_means():
 def check_bfloat16_on_the_wire():
     """Odd sizes; sums of terms rounded once, and rounded again if all get the sum."""
     rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(3, 7)).astype("float32")
+    vectors = rng.normal(size=(3, 8195)).astype("float32")  # more than 64 KiB of two others
     hidden = rng.normal(size=(3, 2, 5)).astype("float32")
 
     def step(workers):
@@ -162,7 +162,8 @@ def check_bfloat16_on_the_wire():
                 loss = tf.reduce_sum(batch.hidden * tf.reshape(hidden / 3, [6, 5]))
             found.append((batch.hidden, tape.gradient(loss, h)))
         wide = workers.sum_of_gradients(tf.constant(vectors[r], tf.float64), "wide")
-        return *means, wide, *found
+        small = workers.sum_of_gradients(tf.constant(vectors[r, :7]), "small")
+        return *means, wide, small, *found
 
     def rounded(x):
         return tf.cast(tf.cast(x, tf.bfloat16), tf.float32).numpy()
@@ -170,11 +171,12 @@ def check_bfloat16_on_the_wire():
     results = on_all(step, 3, wire_dtype=tf.bfloat16)
     mean = rounded(rounded(vectors).sum(axis=0)) / np.float32(3)
     assert not np.array_equal(mean, vectors.sum(axis=0) / np.float32(3))
-    for rank, (vector, rows, wide, trained, evaluated) in enumerate(results):
+    for rank, (vector, rows, wide, small, trained, evaluated) in enumerate(results):
         np.testing.assert_allclose(vector, mean, rtol=1e-6)
         np.testing.assert_array_equal(vector, results[0][0])
         np.testing.assert_allclose(rows.values, rounded(hidden).mean(axis=0), rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(wide, vectors.astype(float).sum(axis=0), rtol=1e-12)
+        np.testing.assert_array_equal(small, vectors[0, :7] + vectors[1, :7] + vectors[2, :7])
         np.testing.assert_array_equal(trained[0], rounded(hidden).reshape(6, 5))
         np.testing.assert_array_equal(evaluated[0], hidden.reshape(6, 5))
         np.testing.assert_allclose(trained[1], 9 * rounded(hidden[rank] / 3), rtol=1e-6)

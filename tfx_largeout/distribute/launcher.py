@@ -26,7 +26,7 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     Their output is printed line by line, after the worker's number. All are ended if one fails, on
     Ctrl-C and on SIGTERM; after a failure they are started again, on other ports, at most
     `restarts` times. The cores are divided among the workers, unless the environment sets
-    TF_NUM_INTRAOP_THREADS.
+    TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS.
 
     Returns the exit code: 0; or the exit code of the first worker that failed (128 + n if signal n
     ended it), in the last attempt; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM,
@@ -83,9 +83,10 @@ def _run(command: Sequence[str], num_workers: int) -> int:
 def worker_environment(addresses: Sequence[str], rank: int) -> dict[str, str]:
     """Returns a worker's environment on this machine: its TF_CONFIG, its share of the cores."""
     config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}}
-    threads = max((os.cpu_count() or 1) // len(addresses), 1)
+    threads = str(max((os.cpu_count() or 1) // len(addresses), 1))
     return {
-        "TF_NUM_INTRAOP_THREADS": str(threads),
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "TF_NUM_INTEROP_THREADS": threads,
         **os.environ,
         "TF_CONFIG": json.dumps(config),
     }

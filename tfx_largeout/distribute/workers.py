@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.packed_numbers import packed, unpacked
 
+_SMALL = 2**16  # bytes that a worker receives, of which hops cost more
+
 Choice = TypeVar("Choice")
 
 
@@ -75,6 +77,19 @@ class Workers:
         """Sends row r of x to worker r; returns the rows sent to this worker, `[R, ...]`."""
         raise NotImplementedError
 
+    def is_small(self, x: tf.Tensor) -> bool:
+        """Whether x of all workers is gathered sooner than its parts are added up on the way.
+
+        A gather has half the hops of a sum. Rows of unknown number, of at most two dimensions, are
+        numbers of examples, such as logits of labels.
+        """
+        if x.dtype == tf.bfloat16:  # is not gathered
+            return False
+        number = x.shape.num_elements()
+        if number is None:
+            return x.shape.rank is not None and x.shape.rank <= 2
+        return (self.size - 1) * number * x.dtype.size <= _SMALL
+
     def sum(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum over workers; the gradient is passed on unchanged.
 
@@ -140,9 +155,9 @@ class Workers:
         """Returns the sum over workers of `[n]`, bitwise the same on all. No gradient.
 
         In bfloat16 each worker adds up its part of the terms in float32 and sends the sum, so that
-        a number is rounded twice for any R.
+        a number is rounded twice for any R. Small sums are not rounded.
         """
-        if self.sent_dtype(x.dtype) == x.dtype:
+        if self.sent_dtype(x.dtype) == x.dtype or self.is_small(x):
             return self.sum(x, name)
         n = tf.size(x)
         padded = tf.pad(x, [[0, -n % (2 * self.size)]])

@@ -139,15 +139,23 @@ class RowUpdatingHead(SelfUpdatingHead):
         return [] if weight is None else self.optimizer.slots_of(weight)
 
     def update_rows(
-        self, kernel: Any, bias: Any, batch: CandidateGradients, update: bool
+        self,
+        kernel: Any,
+        bias: Any,
+        batch: CandidateGradients,
+        update: bool,
+        gradient: bool = True,
     ) -> tf.Tensor:
-        """Updates the rows of W and b that a batch touches; returns dL/dh."""
+        """Updates the rows of W and b that a batch touches; returns dL/dh.
+
+        `update` and `gradient` are as in `candidate_update`.
+        """
         if update and self.replicated is not None:
             found = candidate_gradients(kernel, bias, self.replicated.sums, *batch)
             return self.take_step_by(self.replicated.sum_of_some(found, self.step_number))
         slots = self.slots_of(kernel), self.slots_of(bias)
         step = self.rule_of(kernel), self.present_rate
-        return candidate_update(kernel, bias, *slots, *batch, *step, update=update)
+        return candidate_update(kernel, bias, *slots, *batch, *step, update=update, gradient=gradient)
 
     def take_step_by(self, found: RowGradients) -> tf.Tensor:
         """Updates rows of W and b by their gradients; returns dL/dh."""

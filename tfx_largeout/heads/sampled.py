@@ -119,6 +119,17 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
         batch = self.row_gradients(hidden, labels, residuals, gradients).without_zeros()
         return tf.cast(self.update_rows(self.kernel, self.bias, batch, update), hidden.dtype)
 
+    def update_weights(
+        self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
+    ) -> tf.Tensor:
+        batch = self.row_gradients(hidden, labels, residuals, gradients).without_zeros()
+        return self.update_rows(self.kernel, self.bias, batch, True, gradient=False)
+
+    def steps_apart(self, residuals: Any) -> bool:
+        # With separate candidates, and with replicas, both go over the same entries.
+        are_shared = residuals[0].ids.shape.rank == 1
+        return self.workers.pick(False, are_shared and self.replicated is None)
+
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         ids = gone.residuals[0].ids
         if ids.shape.rank == 1:  # only for this pass

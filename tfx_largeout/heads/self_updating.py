@@ -127,6 +127,22 @@ class SelfUpdatingHead(Head):
         """
         raise NotImplementedError
 
+    def update_weights(
+        self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
+    ) -> tf.Tensor:
+        """Updates the weights as `backward` does; returns something that waits for it.
+
+        A head may leave out the gradient with respect to `hidden` here, which nobody reads.
+        """
+        return self.backward(hidden, labels, residuals, gradients, True)
+
+    def steps_apart(self, residuals: Any) -> bool:
+        """Whether a step takes the gradient first, alone, and then `update_weights`.
+
+        Hidden layers, and other workers, then go on with the gradient while rows are updated.
+        """
+        return False
+
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         """Returns the data of a pass that a step needs, so that passes can be concatenated.
 

@@ -194,6 +194,10 @@ class StepContext(keras.constraints.Constraint):
         fuses = is_here and step.fuses and step.forward_passes == 1
         if fuses or not head.trainable:  # a frozen head gets no optimizer step
             step.taken = fuses and head.trainable
+            if step.taken and head.steps_apart(gone.residuals):
+                gradient = look()
+                head.update_switch.either(lambda: self._take(gone), lambda: tf.constant(0))
+                return gradient
             return head.update_switch.either(lambda: self._take(gone, with_gradient=True), look)
         gradient = look()
         counts = head.update_switch.is_on
@@ -319,8 +323,10 @@ class StepContext(keras.constraints.Constraint):
     def _take(self, gone: BackwardPass, with_gradient: bool = False) -> tf.Tensor:
         head = self._head
         gradient = tf.constant(0)
-        if head.trainable or with_gradient:
+        if with_gradient:
             gradient = head.backward(*gone, update=head.trainable)
+        elif head.trainable:
+            gradient = head.update_weights(*gone)
         with tf.control_dependencies([gradient]):
             head.count_step()
             head.rate_of_model.note()

@@ -232,17 +232,20 @@ Error CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const La
                  kThreads * sizeof(float), stream, batch, weights.num_classes, gradients.candidates,
                  memory.gradient, memory.bias_gradient);
     }
-    GatherRows(stream, weights, batch.candidates, s, memory.rows);
     const Precision precision = Precision::kFloat32;
-    Error error = Multiply(stream, precision, {memory.gradient, false}, {memory.rows, false},
-                           batch.size, width, s, false, hidden_gradient);
+    Error error = LastError();
+    if (hidden_gradient != nullptr) {
+      GatherRows(stream, weights, batch.candidates, s, memory.rows);
+      error = Multiply(stream, precision, {memory.gradient, false}, {memory.rows, false},
+                       batch.size, width, s, false, hidden_gradient);
+    }
     if (error.ok() && rule != nullptr) {
       error = Multiply(stream, precision, {memory.gradient, true}, {batch.hidden, false}, s, width,
                        batch.size, false, memory.kernel_gradient);
     }
     if (!error.ok()) return error;
   }
-  if (batch.size > 0) {
+  if (batch.size > 0 && hidden_gradient != nullptr) {
     TFX_LAUNCH(AddToHiddenGradient, Grid(batch.size), ThreadsFor(weights.width), 0, stream, weights,
                batch, gradients, fault, hidden_gradient);
   }

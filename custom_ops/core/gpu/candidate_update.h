@@ -23,8 +23,8 @@ namespace tfx::core::gpu {
 int64_t CandidateUpdateScratchBytes(const LayerWeights& weights, const CandidateBatch& batch);
 
 // Starts core::SharedCandidateUpdate or core::OwnCandidateUpdate on a stream, with arrays on the
-// device; only the gradient if `rule` is null. Returns an error; then the arrays are undefined. An
-// id that is not in [0, C) counts as padding.
+// device; only the gradient if `rule` is null, only the step if `hidden_gradient` is. Returns an
+// error; then the arrays are undefined. An id that is not in [0, C) counts as padding.
 //
 // If *fault, on the device, is set, rows don't change and the gradient is 0. A null pointer means
 // no fault.

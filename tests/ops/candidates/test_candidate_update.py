@@ -153,6 +153,22 @@ def test_without_update_nothing_changes_but_the_gradient_is_there(name, own, mon
 
 @every_implementation
 @own_or_shared
+def test_without_gradient_the_step_is_the_same(name, own, monkeypatch):
+    implementation = use(name, monkeypatch)
+    case = random_case(6, own)
+    layer, expected = Layer(case, RULES["adam"]), Layer(case, RULES["adam"])
+    for batch, gradients in case.batches:
+        expected.take_step(batch, gradients, 0.05, implementation=implementation)
+        found = layer.take_step(
+            batch, gradients, 0.05, gradient=False, implementation=implementation
+        )
+        assert found.shape == [0, batch[0].shape[1]]
+        for got, wanted in zip(layer.arrays(), expected.arrays(), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+@every_implementation
+@own_or_shared
 def test_a_named_row_is_touched_even_by_a_gradient_of_0(name, own, monkeypatch):
     implementation = use(name, monkeypatch)
     case = random_case(0, own, shape=(9, 3, 2, 1, 2))

@@ -32,6 +32,7 @@ def candidate_update(
     learning_rate: Any,
     *,
     update: bool = True,
+    gradient: bool = True,
     implementation: str = "auto",
 ) -> tf.Tensor:
     """Takes a step on the rows of labels and candidates, and returns dL/dh.
@@ -61,18 +62,21 @@ def candidate_update(
         rule: The update of a row.
         learning_rate: eta, a scalar of at least 0; eta weight_decay must be below 1.
         update: Whether to take the step; False: only the gradient.
+        gradient: Whether to return dL/dh; False: only the step, at half the cost of both.
         implementation: See `ops`, which has the errors, too. This package's GPU kernels don't wait:
             dL/dh is 0 after an error, which a later call raises, as in `candidate_logits`.
 
     Returns:
-        dL/dh at the W before the step, `[N, D]`, of the dtype of `hidden`.
+        dL/dh at the W before the step, `[N, D]`, of the dtype of `hidden`; `[0, D]` if it is not
+        wanted.
     """
     arguments = CandidateArguments.of(kernel, bias, hidden, labels, candidates)
     step = RowStep.of(*arguments[:2], kernel_slots, bias_slots, rule, learning_rate)
     check_dtypes(hidden.dtype, true_gradient=true_gradient, candidate_gradient=candidate_gradient)
     module = arguments.op_module(implementation, "tfx_candidate_update", rule)
     if module is None:
-        return _composed(arguments, step, true_gradient, candidate_gradient, update)
+        of_logits = true_gradient, candidate_gradient
+        return _composed(arguments, step, *of_logits, update, gradient)
     return module.tfx_candidate_update(
         **arguments.inputs,
         **step.inputs,
@@ -80,6 +84,7 @@ def candidate_update(
         true_gradient=true_gradient,
         candidate_gradient=candidate_gradient,
         update=update,
+        gradient=gradient,
     )
 
 
@@ -108,11 +113,14 @@ def _composed(
     true_gradient: tf.Tensor,
     candidate_gradient: tf.Tensor,
     update: bool,
+    gradient: bool,
 ) -> tf.Tensor:
     """Same results as the custom op of `candidate_update`."""
     found = composed_gradients(arguments, true_gradient, candidate_gradient, [step.check_rate()])
     if update:
         step.take(found.ids, found.kernel, found.bias, found.hidden)
+    if not gradient:
+        return found.hidden[:0]
     return tf.ensure_shape(found.hidden, arguments.hidden.shape)
 
 
