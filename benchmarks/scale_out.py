@@ -19,6 +19,7 @@ scale_out_model.py computes the times for other numbers of workers and networks 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -47,6 +48,7 @@ class Setting(NamedTuple):
 
 OVERHEAD = Setting(670_091, 1024, 3800, 30)
 LARGE = Setting(2_000_000, 8192, 20_000, 10)
+OVERHEADS = [OVERHEAD, OVERHEAD, OVERHEAD, LARGE]
 MEMORY = Setting(4_000_000, 256, 1000, 3)
 STEPS = [
     ("sampled", Setting(200_000, 1024, 4000, 25)),
@@ -109,17 +111,29 @@ def memory(quick: bool) -> Iterable[dict[str, Any]]:
 
 
 def overhead(quick: bool) -> Iterable[dict[str, Any]]:
-    for setting in (QUICK,) if quick else (OVERHEAD, OVERHEAD, OVERHEAD, LARGE):
-        one = step_ms(1, setting, "float32")
+    """Of two workers with a core each: connected, and with `silent` ones, which send nothing.
+
+    What collectives are and take is from other steps, in which they tell the time.
+    """
+    for setting in (QUICK,) if quick else OVERHEADS:
+        one, silent = step_ms(1, setting), step_ms(2, setting, silent=True)
         for wire_dtype in WIRE_DTYPES:
-            two = step_ms(2, setting, wire_dtype)
+            two = step_ms(2, setting, wire_dtype=wire_dtype)
             row = {**setting._asdict(), "width": WIDTH, "wire_dtype": wire_dtype}
-            yield row | {"one_ms": one, "two_ms": two, "ratio": round(two / one, 3)}
+            row |= {"one_ms": one, "silent_ms": silent, "two_ms": two}
+            row |= {"silent_ratio": round(silent / one, 3), "ratio": round(two / one, 3)}
+            yield row | sent_in_a_step(setting, wire_dtype)
 
 
-def step_ms(size: int, setting: Setting, wire_dtype: str) -> float:
-    found = run_workers(size, "overhead", **setting._asdict(), wire_dtype=wire_dtype)
+def step_ms(size: int, setting: Setting, **options: Any) -> float:
+    found = run_workers(size, "overhead", **setting._asdict(), **options)
     return max(worker["ms"] for worker in found)
+
+
+@functools.cache
+def sent_in_a_step(setting: Setting, wire_dtype: str) -> dict[str, Any]:
+    found = run_workers(2, "steps", kind="sampled", **setting._asdict(), wire_dtype=wire_dtype)
+    return {name: found[0][name] for name in ("collectives", "bytes", "collectives_ms")}
 
 
 def steps(quick: bool) -> Iterable[dict[str, Any]]:
@@ -174,8 +188,10 @@ def bytes_received(quick: bool) -> Iterable[dict[str, Any]]:
 def formula_bytes(workers: int, batch: int, labels: int, weights: int, wide: int) -> float:
     """Bytes that a worker receives in a step, activations and gradients in `wide` bytes each."""
     share = (workers - 1) / workers
-    gathered = 2 * wide * batch * WIDTH + 4 * batch * (1 + 4 * labels)
-    return share * (gathered + 4 * workers * batch + 2 * wide * weights)
+    gathered = 2 * wide * batch * WIDTH + 4 * batch * (1 + 2 * labels)
+    whole = 4 * workers * weights  # what all others have, of a small trunk: `Workers.is_small`
+    trunk = whole if whole * share <= 2**16 else 2 * wide * weights
+    return share * (gathered + 4 * workers * batch * (1 + labels) + trunk)
 
 
 def collectives(quick: bool) -> Iterable[dict[str, Any]]:
@@ -203,18 +219,22 @@ def main() -> None:
         choices=("sampled", "exact", "factored"),
         help="of `steps`: it alone, rows are added",
     )
+    parser.add_argument("--classes", type=int, help="of `overhead`: this C alone, rows are added")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     arguments = parser.parse_args()
     if arguments.head:
         STEPS[:] = [each for each in STEPS if each[0] == arguments.head]
+    if arguments.classes:
+        OVERHEADS[:] = [each for each in OVERHEADS if each.classes == arguments.classes]
+    adds = bool(arguments.head or arguments.classes)
     for name in [arguments.only] if arguments.only else PARTS:
         rows = []
         for row in PARTS[name](arguments.quick):
             print(row, flush=True)
             rows.append(row | harness.machine())
-            if arguments.head and not arguments.quick:
+            if adds and not arguments.quick:
                 harness.append_row(harness.RESULTS / f"scale_out_{name}.csv", rows[-1])
-        if not arguments.quick and not arguments.head:
+        if not arguments.quick and not adds:
             harness.write_csv(harness.RESULTS / f"scale_out_{name}.csv", rows)
 
 

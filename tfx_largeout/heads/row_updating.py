@@ -155,7 +155,9 @@ class RowUpdatingHead(SelfUpdatingHead):
             return self.take_step_by(self.replicated.sum_of_some(found, self.step_number))
         slots = self.slots_of(kernel), self.slots_of(bias)
         step = self.rule_of(kernel), self.present_rate
-        return candidate_update(kernel, bias, *slots, *batch, *step, update=update, gradient=gradient)
+        return candidate_update(
+            kernel, bias, *slots, *batch, *step, update=update, gradient=gradient
+        )
 
     def take_step_by(self, found: RowGradients) -> tf.Tensor:
         """Updates rows of W and b by their gradients; returns dL/dh."""

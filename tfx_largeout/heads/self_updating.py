@@ -137,9 +137,9 @@ class SelfUpdatingHead(Head):
         return self.backward(hidden, labels, residuals, gradients, True)
 
     def steps_apart(self, residuals: Any) -> bool:
-        """Whether a step takes the gradient first, alone, and then `update_weights`.
+        """Whether a step always takes the gradient alone, and then `update_weights`.
 
-        Hidden layers, and other workers, then go on with the gradient while rows are updated.
+        Other workers and hidden layers go on with the gradient while rows are updated.
         """
         return False
 

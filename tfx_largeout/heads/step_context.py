@@ -83,7 +83,8 @@ class StepContext(keras.constraints.Constraint):
 
     In `fit` of a model with Keras's `train_step` and an optimizer that neither scales nor
     accumulates, nothing can happen between the gradient and the step. Then a head that is called
-    once takes its step with the gradient, in one op that reads its rows of W once.
+    once takes its step with the gradient, in one op that reads its rows of W once, unless it
+    `steps_apart`.
 
     In a custom loop, a gradient without a following optimizer step does not change the head; a
     warning is given when the next one begins. `head.take_step()` is for loops without an optimizer.
@@ -191,13 +192,10 @@ class StepContext(keras.constraints.Constraint):
         if forward.only_looks:
             return look()
         is_here = forward.graph is _graph()
-        fuses = is_here and step.fuses and step.forward_passes == 1
+        apart = head.steps_apart(gone.residuals)
+        fuses = is_here and step.fuses and step.forward_passes == 1 and not apart
         if fuses or not head.trainable:  # a frozen head gets no optimizer step
             step.taken = fuses and head.trainable
-            if step.taken and head.steps_apart(gone.residuals):
-                gradient = look()
-                head.update_switch.either(lambda: self._take(gone), lambda: tf.constant(0))
-                return gradient
             return head.update_switch.either(lambda: self._take(gone, with_gradient=True), look)
         gradient = look()
         counts = head.update_switch.is_on
