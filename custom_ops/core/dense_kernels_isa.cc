@@ -156,7 +156,7 @@ bool FactorBlock(const Factorization<T>& f, int64_t first, int64_t size, T* fact
   return true;
 }
 
-// The rows of a tile of (I - lower) X = B, with those before already solved.
+// Solves (I - lower) X = B for the rows of a tile; earlier rows are already solved.
 template <typename T, int kRows>
 void SolveForwardTile(const T* lower, int64_t lower_row, int64_t row, T* panel) {
   Pair<T> x[kRows];
