@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.packed_numbers import packed, unpacked
 
-_SMALL = 2**16  # bytes that a worker receives, of which hops cost more
+_SMALL = 2**16  # received bytes per worker below which hops cost more
 
 Choice = TypeVar("Choice")
 

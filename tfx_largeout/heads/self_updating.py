@@ -132,7 +132,7 @@ class SelfUpdatingHead(Head):
     ) -> tf.Tensor:
         """Updates the weights as `backward` does; returns something that waits for it.
 
-        A head may leave out the gradient with respect to `hidden` here, which nobody reads.
+        A head may leave out the gradient with respect to `hidden` here: it is not used.
         """
         return self.backward(hidden, labels, residuals, gradients, True)
 
