@@ -168,7 +168,9 @@ def groups(quick: bool) -> Iterable[dict[str, Any]]:
             )
             formula = sum(size for size, _ in step.collectives(4 // number, number))
             row = {"workers": 4, "groups": number, **setting._asdict(), "width": WIDTH}
-            yield row | {**found, "formula": round(formula)}
+            yield (
+                row | {n: found[n] for n in ("collectives", "bytes")} | {"formula": round(formula)}
+            )
 
 
 def bytes_received(quick: bool) -> Iterable[dict[str, Any]]:

@@ -23,7 +23,7 @@ WEIGHTS = np.linspace(0.5, 1.5, 9).astype("float32")
 WEIGHTS[4] = 0
 
 
-def step_of(workers, make, loss, parts=None):
+def step_of(workers, make, loss, parts=None, weights=WEIGHTS):
     """Results of a step: the total loss, gradients of this worker's h, and of the scalars."""
     head = make()
     head.build((None, training.WIDTH))
@@ -32,16 +32,16 @@ def step_of(workers, make, loss, parts=None):
 
     @tf.function(autograph=False)
     def step():
-        h, y, weights = (tf.constant(x[own]) for x in (threads.H, threads.Y, WEIGHTS))
+        h, y, weight = (tf.constant(x[own]) for x in (threads.H, threads.Y, weights))
         with tf.GradientTape() as tape:
             tape.watch(h)
             logits = head(h, training=True)
-            value = loss(y, logits, weights)
+            value = loss(y, logits, weight)
         gradients = tape.gradient(value, [h, *head.trainable_variables])
         head.take_step()
         metric.update_state(y, logits)
         exact = head(h, training=False)
-        return value, *gradients, metric.result(), loss(y, exact, weights)
+        return value, *gradients, metric.result(), loss(y, exact, weight)
 
     for _ in range(2):
         value, of_h, *of_scalars, rank, exact = step()
@@ -84,6 +84,7 @@ def assert_close(got, expected, what):
     np.testing.assert_allclose(got, expected, rtol=2e-6, atol=scale, err_msg=str(what))
 
 
+LOSS = tlo.losses.ComplementarySum()
 HEADS = {
     "sampled": training.sampled,
     "bernoulli": lambda: training.sampled(training.SAMPLERS["bernoulli"]()),
@@ -96,7 +97,33 @@ HEADS = {
 
 
 def check_sampled_softmax():
-    compare(HEADS["sampled"], tlo.losses.ComplementarySum())
+    compare(HEADS["sampled"], LOSS)
+
+
+def check_groups_without_examples():
+    """Of the last batch of an epoch: one example; the other group has two that are filled up."""
+    weights = np.array([0.5] + 8 * [-0.0], "float32")
+    expected = step_of(ALONE, training.sampled, LOSS, [np.arange(1)], weights)
+    for parts in ([[0], [3], [4], [5]], [[0], [], [], []]):
+        parts = [np.array(part, int) for part in parts]
+        run = functools.partial(
+            step_of, make=training.sampled, loss=LOSS, parts=parts, weights=weights
+        )
+        for rank, step in enumerate(threads.on_all(run, 4, 2)):
+            assert isinstance(step, dict), step
+            for name in ("loss", "evaluated"):
+                assert_close(step[name], expected[name], name)
+            for name in ("kernel", "bias", "slot 0"):
+                assert_close(step[name], expected[name][rank % 2 :: 2], name)
+            assert np.any(step["h"]) == (rank == 0)
+
+    def best(workers):
+        head = training.sampled()
+        head.build((None, training.WIDTH))
+        return tlo.TopK(head, 5)(tf.constant(threads.H[: int(workers.rank == 0)]))[1].numpy()
+
+    for rank, found in enumerate(threads.on_all(best, 4, 2)):
+        np.testing.assert_array_equal(found, best(ALONE) if rank == 0 else np.zeros([0, 5]))
 
 
 @pytest.mark.thorough

@@ -28,7 +28,7 @@ class GlobalBatch(NamedTuple):
     mask: tf.Tensor | None  # [N] bool
     own: tf.Tensor | None  # [n], the places of this worker's examples; None: all
     label_values: tf.Tensor | None = None  # [N, K], of the dtype of h
-    most: tf.Tensor | None = None  # [] int64: at least N of each group
+    parts: Parts | None = None  # whose each example is
 
     def of_this_worker(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the part of `values` `[N, ...]` that belongs to this worker's examples."""
@@ -60,8 +60,10 @@ def gather_examples(
     """Gathers examples, in two collectives: a meeting, then all data in one tensor.
 
     The parts may have any sizes, 0 included. Examples of weight -0.0, which `shard` adds to make
-    parts equal, are left out. The gradient of h is summed over workers, and each worker gets its
-    part times the number of all workers: `DataParallel` averages gradients over them.
+    parts equal, are left out. (A group of workers without examples gets one that belongs to no
+    worker: `Parts.of_all_groups` leaves it out.) The gradient of h is summed over workers, and each
+    worker gets its part times the number of all workers: `DataParallel` averages gradients over
+    them.
 
     `site`, `phase` and `step` are as in `meet`; h is float32 or float64. Other arguments are as in
     `GlobalBatch`: given on all workers or on none, with any K. A single process gets its arguments
@@ -86,45 +88,7 @@ def gather_examples(
         return tf.identity(every), gradient
 
     every = everywhere(hidden)
-    return GlobalBatch(every, label_ids, weights, mask, parts.own, label_values, parts.most)
-
-
-def of_all_groups(
-    workers: Workers, site: str, most: tf.Tensor | None, columns: Sequence[tf.Tensor | None]
-) -> list[tf.Tensor | None]:
-    """Gathers numbers or flags of the examples of all groups from each group.
-
-    The examples are in the order of the groups. The first column has a gradient. Without groups
-    the columns are returned as they are.
-
-    Cost: one collective.
-
-    Args:
-        workers: The group.
-        site: The name of the head.
-        most: See `GlobalBatch`.
-        columns: Each `[N]`, or None, which is returned as None.
-    """
-    replicas = workers.replicas
-    if replicas.alone:
-        return list(columns)
-    given = [column for column in columns if column is not None]
-    wide = tf.float64 if any(x.dtype == tf.float64 for x in given) else tf.float32
-    number = tf.shape(given[0], tf.int64)[0]
-    table = tf.stack([*(tf.cast(x, wide) for x in given), tf.ones([number], wide)], axis=1)
-    missing = [[0, tf.maximum(most, 1) - number], [0, 0]]
-    every = replicas.gather(tf.pad(tf.stop_gradient(table), missing), f"{site}/groups")
-    there = every[:, :, -1] != 0
-    first = tf.math.count_nonzero(there[: replicas.rank])
-    rows = tf.boolean_mask(every, there)
-    found = [tf.cast(rows[:, at], x.dtype) for at, x in enumerate(given)]
-
-    @tf.custom_gradient
-    def with_own_part(x: tf.Tensor) -> Any:
-        return tf.identity(found[0]), lambda upstream: upstream[first : first + number]
-
-    of_all = iter([with_own_part(given[0]), *found[1:]])
-    return [None if column is None else next(of_all) for column in columns]
+    return GlobalBatch(every, label_ids, weights, mask, parts.own, label_values, parts)
 
 
 def gather_labels(
@@ -192,7 +156,7 @@ def _gathered(
     real = all_weights = all_mask = all_values = None
     if weights is not None:
         all_weights = unpacked(every[:, ends[1] : ends[2]], dtype)[:, 0]
-        real = ~_is_minus_zero(all_weights)
+        real = parts.leave_one(~_is_minus_zero(all_weights))
         every, all_weights = (tf.boolean_mask(x, real) for x in (every, all_weights))
     if mask is not None:
         all_mask = every[:, ends[-2]] != 0
@@ -218,6 +182,11 @@ class Parts:
     def __init__(self, workers: Workers, sizes: tf.Tensor) -> None:
         self._workers = workers
         self._rows = sizes[workers.rank]
+        self._is_empty: Any = False  # no example, except for one of no worker
+        if not workers.replicas.alone:
+            self._is_empty = tf.reduce_sum(sizes) == 0
+            one = tf.one_hot(0, workers.size, dtype=tf.int64)
+            sizes = tf.where(self._is_empty, one, sizes)
         # A collective of an empty tensor would kill the process.
         self._capacity = tf.maximum(tf.reduce_max(sizes), 1)
         places = tf.where(tf.sequence_mask(sizes, self._capacity))
@@ -237,7 +206,16 @@ class Parts:
     @property
     def own(self) -> tf.Tensor:
         """The places of this worker's examples among the kept examples."""
-        return tf.where(tf.equal(self.ranks, self._workers.rank))[:, 0]
+        here = tf.equal(self.ranks, self._workers.rank)
+        return tf.where(here & tf.logical_not(self._is_empty))[:, 0]
+
+    def leave_one(self, real: tf.Tensor) -> tf.Tensor:
+        """Returns which examples are real; the first one, if none of a group of workers is."""
+        if self._workers.replicas.alone:
+            return real
+        none = ~tf.reduce_any(real)
+        self._is_empty |= none
+        return real | (none & tf.equal(tf.range(tf.size(real)), 0))
 
     def keep(self, real: tf.Tensor) -> None:
         """Keeps only the examples at some places."""
@@ -249,6 +227,46 @@ class Parts:
         every = self._workers.gather(padded, name)
         shape = tf.stack([self._workers.size * self._capacity, tf.shape(padded, tf.int64)[1]])
         return tf.gather(tf.reshape(every, shape), self._places)
+
+    def of_all_groups(
+        self, columns: Sequence[tf.Tensor | None], name: str
+    ) -> list[tf.Tensor | None]:
+        """Gathers numbers or flags of the examples of all groups from each group.
+
+        The examples are in the order of the groups. The first column has a gradient. Without groups
+        the columns are returned as they are.
+
+        Cost: one collective.
+
+        Args:
+            columns: Each `[N]`, or None, which is returned as None.
+            name: As of any collective.
+        """
+        replicas = self._workers.replicas
+        if replicas.alone:
+            return list(columns)
+        given = [column for column in columns if column is not None]
+        wide = tf.float64 if any(x.dtype == tf.float64 for x in given) else tf.float32
+        number = tf.shape(given[0], tf.int64)[0]
+        is_real = tf.fill([number], tf.cast(~self._is_empty, wide))
+        table = tf.stack([*(tf.cast(x, wide) for x in given), is_real], axis=1)
+        missing = [[0, tf.maximum(self.most, 1) - number], [0, 0]]
+        every = replicas.gather(tf.pad(tf.stop_gradient(table), missing), name)
+        is_real = every[:, :, -1] != 0
+        ends = tf.cumsum(tf.math.count_nonzero(is_real, axis=1))
+        end, length = ends[replicas.rank], tf.math.count_nonzero(is_real[replicas.rank])
+        rows = tf.boolean_mask(every, is_real)
+        found = [tf.cast(rows[:, at], x.dtype) for at, x in enumerate(given)]
+
+        @tf.custom_gradient
+        def with_own_part(x: tf.Tensor) -> Any:
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                return tf.pad(upstream[end - length : end], [[0, number - length]])
+
+            return tf.identity(found[0]), gradient
+
+        of_all = iter([with_own_part(given[0]), *found[1:]])
+        return [None if column is None else next(of_all) for column in columns]
 
     def sum_of_own(self, every: tf.Tensor, name: str) -> tf.Tensor:
         """Returns this worker's part of the sum of rows `[N, D]` over workers; 0 where left out."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.class_filter import NEVER, ClassFilter, excluded_ids, ranks_without
 from tfx_largeout.distribute.class_shard import own_rows
-from tfx_largeout.distribute.global_batch import of_all_groups
+from tfx_largeout.distribute.global_batch import Parts
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.head_device import on_device, place_methods
@@ -472,7 +472,7 @@ class HeadOutput:
         self.head = head
         self.exclude = exclude
         self.excluded_of_all: tf.Tensor | None = None  # if examples are the global batch
-        self.most: tf.Tensor | None = None  # likewise: `most` of the `GlobalBatch`
+        self.parts: Parts | None = None  # likewise: `parts` of the `GlobalBatch`
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None
@@ -606,8 +606,10 @@ class HeadOutput:
         return output, labels, None if sample_weight is None else weights, mask
 
     def of_all_groups(self, *columns: tf.Tensor | None) -> list[tf.Tensor | None]:
-        """Returns columns `[N]` for the examples of all groups of workers: see `of_all_groups`."""
-        return of_all_groups(self.head.workers, self.head.name, self.most, columns)
+        """Returns columns `[N]` for the examples of all groups of workers: see `Parts`."""
+        if self.parts is None:
+            return list(columns)
+        return self.parts.of_all_groups(columns, f"{self.head.name}/groups")
 
     def filtered_ranks(
         self, y_true: Any, excludes: bool = True, groups: tf.Tensor | None = None, key: Any = None

@@ -92,9 +92,11 @@ class DenseWeights(Head):
                 different weights. The weights are unchanged then.
         """
         self._require_built()
-        kernel, bias = together(self.workers, self.name, lambda: self._checked(kernel, bias))
+        kernel, bias = together(
+            self.workers.everyone, self.name, lambda: self._checked(kernel, bias)
+        )
         check_sum = functools.partial(_check_sum, kernel, bias)
-        agree(self.workers, self.name, {"a check sum of kernel and bias": check_sum})
+        agree(self.workers.everyone, self.name, {"a check sum of kernel and bias": check_sum})
         own = self.rows.shard.own
         self.start_from(own(kernel), None if bias is None else own(bias))
 

@@ -75,7 +75,7 @@ def whole_batch(
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
     batch = gather_examples(head.workers, head.name, *when, hidden, *of_labels)
     whole = type(output)(head, batch.hidden, output.training)
-    whole.most = batch.most
+    whole.parts = batch.parts
     labels, whole.excluded_of_all = labels_of_all(head, batch, filtered)
     return whole, labels, batch.weights, batch.mask
 
