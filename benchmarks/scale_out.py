@@ -59,6 +59,7 @@ STEPS = [
     ("factored", Setting(200_000, 1024, 0, 20)),
     ("factored", Setting(200_000, 8192, 0, 12)),
 ]
+GROUPS = Setting(200_000, 1024, 4000, 6), Setting(200_000, 4096, 4000, 6)  # nothing is timed
 BYTES = Setting(100_000, 1024, 3800, 40)
 QUICK = Setting(2000, 32, 50, 12)
 WIRE_DTYPES = "float32", "bfloat16"
@@ -154,7 +155,7 @@ def groups(quick: bool) -> Iterable[dict[str, Any]]:
     """With `data_replicas`: bytes that a worker receives per step, measured and by the model."""
     from scale_out_model import Step
 
-    for setting in (QUICK,) if quick else (STEPS[0][1], STEPS[1][1]):
+    for setting in (QUICK,) if quick else GROUPS:
         for number in (1, 2, 4):
             found = run_workers(
                 4, "steps", kind="sampled", **setting._asdict(), data_replicas=number
