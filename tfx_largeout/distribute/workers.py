@@ -157,8 +157,10 @@ class Workers:
         In bfloat16 each worker adds up its part of the terms in float32 and sends the sum, so that
         a number is rounded twice for any R. Small sums are not rounded.
         """
-        if self.sent_dtype(x.dtype) == x.dtype or self.is_small(x):
-            return self.sum(x, name)
+        # If the number is unknown, x has gradients of rows, and is large to `is_small`.
+        whole = x if x.shape.is_fully_defined() else x[:, tf.newaxis, tf.newaxis]
+        if self.sent_dtype(x.dtype) == x.dtype or self.is_small(whole):
+            return tf.reshape(self.sum(whole, name), tf.shape(x))
         n = tf.size(x)
         padded = tf.pad(x, [[0, -n % (2 * self.size)]])
         sums = self.sum_of_own(tf.reshape(padded, [self.size, -1]), name)
