@@ -41,7 +41,7 @@ VALUES = {
     "num_true": ("1", "3"),
     "sampler": SAMPLERS,
     "num_found": ("1", "20"),
-    "candidates": ("own", "shared"),
+    "candidates": ("per-example", "shared"),
     "num_words": ("2", "9"),
     "top_k": ("1", "9"),
     "hash_family": HASH_FAMILIES,

@@ -152,7 +152,7 @@ class HeadBuilder:
 
     def _own(self) -> bool:
         """Whether each example has separate candidates."""
-        return bool(self.options["candidates"] == "own")
+        return bool(self.options["candidates"] == "per-example")
 
     def _sampler(self) -> samplers.Sampler:
         counts, size, own = self._counts(), self.options["num_sampled"], self._own()

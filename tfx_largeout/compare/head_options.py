@@ -101,7 +101,7 @@ HEAD_OPTIONS = (
     ),
     HeadOption("num_found", positive_integer, "candidate classes taken from an index"),
     HeadOption(
-        "candidates", one_of(("own", "shared")), "per example (own), or shared by the batch"
+        "candidates", one_of(("per-example", "shared")), "per-example, or shared by the batch"
     ),
     HeadOption("num_words", positive_integer, "words of each of two codebooks, Q, at most C"),
     HeadOption("top_k", positive_integer, "number of candidates with the greatest logits"),

@@ -214,7 +214,7 @@ HEAD_TABLE = (
     HeadRow(
         "midx",
         "SampledHead: candidates from a softmax over coded rows of the weights",
-        _row(0.03, bias="log_frequency", num_sampled=100, num_words=64, candidates="own"),
+        _row(0.03, bias="log_frequency", num_sampled=100, num_words=64, candidates="per-example"),
         HeadBuilder.midx,
     ),
     HeadRow(
@@ -236,7 +236,7 @@ HEAD_TABLE = (
             0.03,
             bias="log_frequency",
             num_found=1000,
-            candidates="own",
+            candidates="per-example",
             hash_family="dwta",
             hashes_per_table=4,
             num_tables=50,
