@@ -224,8 +224,8 @@ def check_heads():
 
 @pytest.mark.thorough
 def check_losses():
-    for loss in training.LOSSES.values():
-        compare(HEADS["sampled"], loss(), [(4, 2)])
+    for name in ("black_out", "importance_sampling", "active_set", "ranking"):
+        compare(HEADS["sampled"], training.LOSSES[name](), [(4, 2)])
 
 
 if __name__ == "__main__":

@@ -60,8 +60,8 @@ def gather_examples(
     """Gathers examples, in two collectives: a meeting, then all data in one tensor.
 
     The parts may have any sizes, 0 included. Examples of weight -0.0, which `shard` adds to make
-    parts equal, are left out. (A group of workers without examples gets one that belongs to no
-    worker: `Parts.of_all_groups` leaves it out.) The gradient of h is summed over workers, and each
+    parts equal, are left out. (A group of workers without examples gets an example of no worker,
+    which `Parts.of_all_groups` leaves out.) The gradient of h is summed over workers, and each
     worker gets its part times the number of all workers: `DataParallel` averages gradients over
     them.
 
