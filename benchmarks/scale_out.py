@@ -46,7 +46,7 @@ class Setting(NamedTuple):
     steps: int
 
 
-OVERHEAD = Setting(670_091, 1024, 3800, 30)
+OVERHEAD = Setting(670_091, 1024, 3800, 120)
 LARGE = Setting(2_000_000, 8192, 20_000, 10)
 OVERHEADS = [OVERHEAD, OVERHEAD, OVERHEAD, LARGE]
 MEMORY = Setting(4_000_000, 256, 1000, 3)

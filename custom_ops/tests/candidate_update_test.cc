@@ -28,7 +28,7 @@ struct Result {
 
 // One step of SGD with rate 1, or of Adam.
 Result Update(const CandidateProblem& problem, RowMethod method, const Execution& execution,
-              bool update = true) {
+              bool update = true, bool gradient = true) {
   Result result = {std::vector<float>(problem.size.batch * problem.size.width, 99), problem.kernel,
                    problem.bias, std::vector<uint32_t>(problem.size.classes)};
   const bool adam = method == RowMethod::kAdam;
@@ -47,9 +47,9 @@ Result Update(const CandidateProblem& problem, RowMethod method, const Execution
   const RowUpdater updater(step, &correction, execution.rows);
   const LayerWeights weights = {result.kernel.data(), result.bias.data(), false,
                                 problem.size.classes, problem.size.width};
-  CandidateUpdate(weights, rows, problem.Batch(),
-                  {problem.true_gradient.data(), problem.gradient.data()},
-                  update ? &updater : nullptr, execution, result.hidden_gradient.data());
+  CandidateUpdate(
+      weights, rows, problem.Batch(), {problem.true_gradient.data(), problem.gradient.data()},
+      update ? &updater : nullptr, execution, gradient ? result.hidden_gradient.data() : nullptr);
   return result;
 }
 
@@ -72,6 +72,9 @@ void StepsAreExact(const CandidateProblem& problem, InstructionSet set) {
   const Result without = Update(problem, RowMethod::kSgd, workers.execution, false);
   EXPECT(without.hidden_gradient == expected.hidden_gradient);
   EXPECT(without.kernel == problem.kernel);
+  const Result step = Update(problem, RowMethod::kSgd, workers.execution, true, false);
+  EXPECT(step.kernel == expected.kernel);
+  EXPECT(step.bias == expected.bias);
 }
 
 void EachClassIsUpdatedOnce(const CandidateProblem& problem, InstructionSet set) {

@@ -126,7 +126,7 @@ State OnProcessor(const CandidateProblem& problem, const Rule* rule, State state
 
 // Expects success, or the error in `got` if given.
 State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
-            gpu::Error* got = nullptr) {
+            gpu::Error* got = nullptr, bool gradient = true) {
   test::DeviceCopies of;
   const CandidateBatch batch = problem.Batch(of);
   const std::vector<uint16_t> halves[2] = {test::Halves(state.weights[0]),
@@ -156,7 +156,8 @@ State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
   const DeviceArray<double> scratch(bytes / sizeof(double));
   const gpu::Error error = gpu::CandidateUpdate(
       nullptr, weights, rows, batch, {of(problem.true_gradient), of(problem.gradient)},
-      rule == nullptr ? nullptr : &on_gpu, nullptr, scratch.data(), of(state.hidden_gradient));
+      rule == nullptr ? nullptr : &on_gpu, nullptr, scratch.data(),
+      gradient ? of(state.hidden_gradient) : nullptr);
   EXPECT(got != nullptr || error.ok());
   if (got != nullptr) *got = error;
   for (int i = 0; i < 2; ++i) {
@@ -166,7 +167,7 @@ State OnGpu(const CandidateProblem& problem, const Rule* rule, State state,
     of.Back(&state.second[i]);
     of.Back(&state.ages[i]);
   }
-  of.Back(&state.hidden_gradient);
+  if (gradient) of.Back(&state.hidden_gradient);
   return state;
 }
 
@@ -178,6 +179,7 @@ void AgreesWithTheProcessor(const CandidateProblem& problem, const Rule& rule) {
     const State after = OnGpu(problem, &rule, before);
     EXPECT(after == OnProcessor(problem, &rule, before));
     EXPECT(OnGpu(problem, nullptr, before) == OnProcessor(problem, nullptr, before));
+    EXPECT(OnGpu(problem, &rule, before, nullptr, false).HasRowsOf(after));
     before = after;
     before.weights[0] = problem.kernel;
     before.weights[1] = problem.bias;
