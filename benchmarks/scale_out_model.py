@@ -5,6 +5,9 @@
 
     step(R) = work rate / (2 R) + own + collectives (start + hops hop + bytes byte) + wait
 
+The last two collectives of a `SampledHead` run at the same time as the update of rows, a third of
+the work, and add only their excess over it.
+
 *work* is the number of multiplications that workers share: B S D for a `SampledHead`, B C D for an
 `ExactSoftmaxHead`, B D^2 for a `FactoredHead`. *rate* is the time of one on a core, *own* the time
 of each worker that does not depend on R, in one process and in several: both from the CPU time of
@@ -131,7 +134,10 @@ class Model(NamedTuple):
         size = members * groups
         work = self.rate[step.head] * step.work / CORES / size
         parts = step.collectives(members, groups)
-        sent = sum(self.start + hops * self.hop + number * self.byte for number, hops in parts)
+        each = [self.start + hops * self.hop + number * self.byte for number, hops in parts]
+        sent = sum(each)
+        if step.head == "sampled" and groups == 1:  # dL/dh and hidden layers, beside the update
+            sent -= min(sum(each[-2:]), work / 3)
         wait = work * self.spread * math.sqrt(2 * math.log(size))
         own = (self.own if size == 1 else self.own_of_several)[step.head]
         found = {"step": work + own + sent + wait, "work": work, "own": own}
