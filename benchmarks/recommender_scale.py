@@ -154,11 +154,11 @@ def measure(method: str, arguments: Any) -> dict[str, Any]:
     keras.utils.set_random_seed(arguments.seed)
     law = Law(arguments.items)
     counts = law.counts()
-    candidates = 100 if method in ("midx", "gbce") else 1000
-    text = f"none --head {method} --candidates {candidates} --width {WIDTH} --length {LENGTH} "
+    text = f"none --head {method} --width {WIDTH} --length {LENGTH} "
     text += f"--blocks 1 --dropout 0 --bias --optimizer {arguments.optimizer} "
     options = next_item.parse([*text.split(), f"--learning-rate={arguments.rate}"])
     ids = np.arange(len(counts))
+    next_item.choose(options, SimpleNamespace(counts=counts, num_classes=len(counts)), 1)
     # The rate falls after the given steps; here it stays.
     recommender = next_item.NextItem(SimpleNamespace(counts=counts, ids=ids), options, 10**9)
     rng = np.random.default_rng(2)
@@ -174,7 +174,7 @@ def measure(method: str, arguments: Any) -> dict[str, Any]:
     row: dict[str, Any] = {
         "items": arguments.items,
         "method": method,
-        "candidates": candidates if method not in ("exact", "in-batch") else "",
+        "candidates": options.candidates if method in next_item.SAMPLED else "",
         "optimizer": arguments.optimizer,
         "rate": arguments.rate,
         "step_ms": round(1e3 * statistics.median(step.clock for step in each)),

@@ -39,7 +39,9 @@ import tfx_largeout as tlo
 
 OPTIMIZERS = {"adam": tlo.optimizers.FusedAdam, "row-adam": tlo.optimizers.RowAdam}
 MOST_PAIRS = 10**10  # of actions and items, that an exact epoch scores
-HEADS = ("exact", "uniform", "log-uniform", "popularity", "in-batch", "midx", "gbce", "tensorflow")
+PER_EXAMPLE = ("midx", "gbce")
+SAMPLED = ("uniform", "log-uniform", "popularity", *PER_EXAMPLE, "tensorflow")
+HEADS = ("exact", "in-batch", *SAMPLED)
 
 
 @keras.saving.register_keras_serializable(package="next_item")
@@ -207,7 +209,7 @@ def parse(command_line: list[str] | None) -> Any:
         "--candidates", type=recommender.POSITIVE, help="default: 1000 per batch, 100 per example"
     )
     in_unit = recommender.number(float, "in [0, 1]", lambda t: 0 <= t <= 1)
-    parser.add_argument("--calibration", type=in_unit, default=0.75, help="t of gBCE")
+    parser.add_argument("--calibration", type=in_unit, help="t of gBCE; default: 0.75")
     parser.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,
@@ -250,11 +252,15 @@ def choose(arguments: Any, histories: data.Histories, steps: int) -> None:
     if arguments.head is None:
         pairs = int(histories.counts.sum()) * histories.num_classes
         arguments.head = "exact" if pairs <= MOST_PAIRS else "uniform"
+    uses = {
+        "candidates": (100 if arguments.head in PER_EXAMPLE else 1000, SAMPLED),
+        "queue": (0, ("in-batch",)),
+        "calibration": (0.75, ("gbce",)),
+    }
+    recommender.fill_in(arguments, "head", uses)
     if arguments.bias is None:
         needed = arguments.head in ("gbce", "in-batch")
         arguments.bias = needed or histories.num_classes > 100_000
-    if arguments.candidates is None:
-        arguments.candidates = 100 if arguments.head in ("midx", "gbce") else 1000
     if arguments.epochs is None:
         few, many = 3_000 // steps, 40_000 // steps
         arguments.epochs = min(max(few, min(many, 20), 3), 80)

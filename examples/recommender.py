@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -48,9 +49,7 @@ def options(description: str) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", type=Path, help="a file, or a folder with one: see histories.py")
-    parser.add_argument(
-        "--queue", type=NOT_NEGATIVE, default=0, help="earlier batches of in-batch candidates"
-    )
+    parser.add_argument("--queue", type=NOT_NEGATIVE, help="earlier batches of in-batch candidates")
     parser.add_argument("--width", type=POSITIVE, default=128)
     parser.add_argument(
         "--length", type=POSITIVE, default=50, help="the last items of a history that are used"
@@ -70,6 +69,25 @@ def options(description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--output", type=Path, help="folder for the results")
     return parser
+
+
+def fill_in(arguments: Any, option: str, uses: dict[str, tuple[Any, tuple[str, ...]]]) -> None:
+    """Fills in defaults of options that only some choices of another option use.
+
+    An option given for another choice is reported, and has no effect.
+
+    Args:
+        arguments: Of the command line; None where an option is not given.
+        option: The name of the other option.
+        uses: The default of each option, and the choices that use it.
+    """
+    choice = getattr(arguments, option)
+    for name, (default, choices) in uses.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
+        elif choice not in choices:
+            used = " or ".join(f"--{option} {each}" for each in choices)
+            print(f"--{name} has no effect on --{option} {choice}, but on {used}", file=sys.stderr)
 
 
 def read(arguments: Any) -> tuple[data.Histories, list[str]]:
@@ -235,6 +253,8 @@ def train_and_serve(
     Returns:
         What it writes to results.json.
     """
+    found = arguments.output / "results.json"
+    found.unlink(missing_ok=True)  # of an earlier run
     start = time.perf_counter()
     history = recommender.trained.fit(
         train,
@@ -257,7 +277,7 @@ def train_and_serve(
     }
     for part in ("validation", "test"):
         results[part] = recommender.ranking(held_out(histories, part))
-    (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    found.write_text(json.dumps(results, indent=2) + "\n")
     recommender.server.save(arguments.output / "model.keras")
     folder = new_version(arguments.output / "served")
     tlo.export(recommender.server, folder, k=arguments.k, names=texts)

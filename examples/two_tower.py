@@ -103,13 +103,15 @@ def parse(command_line: list[str] | None) -> Any:
     parser.add_argument(
         "--candidates",
         type=recommender.POSITIVE,
-        default=1000,
-        help="candidates by popularity per step",
+        help="candidates by popularity per step; default: 1000",
     )
     parser.add_argument("--epochs", type=recommender.POSITIVE, default=10)
     parser.add_argument("--batch-size", type=recommender.POSITIVE, default=256)
-    parser.set_defaults(queue=4, learning_rate=2e-3, output="runs/two_tower")
-    return parser.parse_args(command_line)
+    parser.set_defaults(learning_rate=2e-3, output="runs/two_tower")
+    arguments = parser.parse_args(command_line)
+    uses = {"candidates": (1000, ("popularity",)), "queue": (4, ("in-batch",))}
+    recommender.fill_in(arguments, "negatives", uses)
+    return arguments
 
 
 def main(command_line: list[str] | None = None) -> dict[str, Any]:

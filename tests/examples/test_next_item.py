@@ -178,6 +178,21 @@ def test_defaults_are_those_for_the_size_of_the_data(example, actions, items, st
         assert given.bias == (head in ("gbce", "in-batch") or items > 100_000)
 
 
+def test_options_without_effect_are_reported(example, capsys):
+    class Histories:
+        counts, num_classes = np.array([0, 9, 9]), 3
+
+    for options, expected in [
+        (["--head=exact", "--queue=2"], "--queue has no effect on --head exact, but on --head in-"),
+        (["--head=in-batch", "--candidates=9"], "--candidates has no effect on --head in-batch, "),
+        (["--calibration=1"], "--calibration has no effect on --head exact, but on --head gbce"),
+        (["--head=gbce", "--calibration=1", "--candidates=9"], ""),
+    ]:
+        example.choose(example.parse(["none", *options]), Histories, 10)
+        said = capsys.readouterr().err
+        assert said.startswith(expected) and bool(said) == bool(expected)
+
+
 @pytest.mark.thorough
 def test_in_batch_candidates_leave_what_is_never_in_training(example, tmp_path):
     rows = [
