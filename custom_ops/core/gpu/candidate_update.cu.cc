@@ -233,7 +233,7 @@ Error CandidateUpdate(CUstream_st* stream, const LayerWeights& weights, const La
                  memory.gradient, memory.bias_gradient);
     }
     const Precision precision = Precision::kFloat32;
-    Error error = LastError();
+    Error error;
     if (hidden_gradient != nullptr) {
       GatherRows(stream, weights, batch.candidates, s, memory.rows);
       error = Multiply(stream, precision, {memory.gradient, false}, {memory.rows, false},
