@@ -171,7 +171,9 @@ class InvertedMultiIndex(Index):
         self.built = True
 
     def weights_of(self, num_classes: int, width: int) -> list[Weight]:
-        shapes = [((self.num_words, each), "float32") for each in self._word_widths(width)]
+        shapes: list[tuple[tuple[int, ...], str]] = [
+            ((self.num_words, each), "float32") for each in self._word_widths(width)
+        ]
         shapes += [((num_classes,), "uint32")] * 3 + [((self.num_words**2 + 1,), "uint32")]
         shapes += [((num_classes + 1,), "int64"), ((num_classes,), "bool")]
         if self.counts is not None:
