@@ -9,7 +9,7 @@ The data is a file, or a folder with one, in a format of `histories.py`. W of th
 of the item embedding. `--head` chooses the loss, and the candidates of a training step:
 
 - `exact`: the softmax over all items (`TiedExactSoftmaxHead`); the default while actions times
-  items are 10^10 at most, about 25 minutes on one core, and `uniform` for more;
+  items are 10^10 at most, about 25 minutes on one core, and `log-uniform` for more;
 - `uniform`, `log-uniform`, `popularity`: candidates of the batch from these distributions;
 - `in-batch`: what comes next elsewhere in the batch, and in `--queue` earlier ones;
 - `midx`: candidates of each position from a softmax over coded rows of W;
@@ -204,7 +204,7 @@ def sequences(histories: data.Histories, length: int) -> list[tuple[np.ndarray, 
 
 def parse(command_line: list[str] | None) -> Any:
     parser = recommender.options(__doc__)
-    parser.add_argument("--head", choices=HEADS, help="default: exact, or uniform for large sets")
+    parser.add_argument("--head", choices=HEADS, help="default: exact, or log-uniform for large sets")
     parser.add_argument(
         "--candidates", type=recommender.POSITIVE, help="default: 1000 per batch, 100 per example"
     )
@@ -251,7 +251,7 @@ def choose(arguments: Any, histories: data.Histories, steps: int) -> None:
     """Fills in the defaults that depend on the data; an epoch has `steps` steps."""
     if arguments.head is None:
         pairs = int(histories.counts.sum()) * histories.num_classes
-        arguments.head = "exact" if pairs <= MOST_PAIRS else "uniform"
+        arguments.head = "exact" if pairs <= MOST_PAIRS else "log-uniform"
     uses = {
         "candidates": (100 if arguments.head in PER_EXAMPLE else 1000, SAMPLED),
         "queue": (0, ("in-batch",)),

@@ -156,8 +156,8 @@ def test_every_item_is_learned_once_from_those_before_it(example):
     [
         (150_000, 12_000, 350, ("exact", 1000, 20, 5, False)),
         (10_000, 1_000, 60, ("exact", 1000, 50, 12, False)),
-        (1_000_000, 50_000, 1_000, ("uniform", 1000, 20, 5, False)),
-        (10**7, 10**6, 10**5, ("uniform", 1000, 3, 2, True)),
+        (1_000_000, 50_000, 1_000, ("log-uniform", 1000, 20, 5, False)),
+        (10**7, 10**6, 10**5, ("log-uniform", 1000, 3, 2, True)),
     ],
 )
 def test_defaults_are_those_for_the_size_of_the_data(example, actions, items, steps, expected):
