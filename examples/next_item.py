@@ -204,7 +204,9 @@ def sequences(histories: data.Histories, length: int) -> list[tuple[np.ndarray, 
 
 def parse(command_line: list[str] | None) -> Any:
     parser = recommender.options(__doc__)
-    parser.add_argument("--head", choices=HEADS, help="default: exact, or log-uniform for large sets")
+    parser.add_argument(
+        "--head", choices=HEADS, help="default: exact, or log-uniform for many items"
+    )
     parser.add_argument(
         "--candidates", type=recommender.POSITIVE, help="default: 1000 per batch, 100 per example"
     )
