@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from child import run_program
 
 import tfx_largeout as tlo
@@ -114,6 +116,33 @@ def test_a_head_is_on_the_host_and_the_trunk_elsewhere(tmp_path):
 def test_every_head_is_on_the_host(tmp_path, monkeypatch, fallback):
     monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", fallback)
     check(tmp_path, OTHERS if fallback == "0" else [*KINDS, *OTHERS])
+
+
+def test_a_step_after_the_gradient_is_on_the_host():
+    """As over workers, and of accumulated gradients. Traced only, so that no GPU is needed."""
+    head = tlo.heads.SampledHead(
+        50, tlo.samplers.Uniform(8), tlo.optimizers.RowAdam(0.1), seed=1, device="cpu"
+    )
+    head.build((None, 4))
+    loss, optimizer = tlo.losses.ComplementarySum(), keras.optimizers.SGD(0.1)
+    optimizer.build(head.trainable_variables)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([6, 4])])
+    def step(h):
+        with tf.device("GPU:0"):
+            with tf.GradientTape() as tape:
+                value = loss(np.arange(6), head(h, training=True))
+            of_weights = tape.gradient(value, head.trainable_variables)
+            optimizer.apply(of_weights, head.trainable_variables)
+
+    functions = step.get_concrete_function().graph._functions.values()
+    steps = [
+        op
+        for function in functions
+        for op in function.graph.get_operations()
+        if op.type in ("TfxCandidateUpdate", "ResourceScatterUpdate")
+    ]
+    assert steps and all("CPU:0" in op.device for op in steps), {op.device for op in steps}
 
 
 def test_where_a_head_is_stays_with_its_configuration():

@@ -16,6 +16,7 @@ _METHODS = (
     "statistics",
     "forward",
     "backward",
+    "update_weights",
     "after_update",
     "count_step",
     "mean_logit",
