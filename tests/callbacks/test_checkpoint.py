@@ -18,7 +18,7 @@ from variants import cases_of
 import tfx_largeout as tlo
 from tfx_largeout.callbacks import Checkpoint
 from tfx_largeout.callbacks.checkpoint_file import CheckpointFile, write_checkpoint
-from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position, Snapshot
+from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder, Position, Snapshot, StoredRun
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.callbacks.run_state import callback_state, restore_callback
 from tfx_largeout.datasets import SparseExamples
@@ -179,6 +179,27 @@ def test_gradients_that_are_accumulated_when_a_run_ends_are_not_lost(tmp_path):
     interrupted(make, lambda: Checkpoint(tmp_path / "run", 4), after=BATCHES + 5)
     fit(model, Checkpoint(tmp_path / "run", 4))
     assert_same_state(model, whole)
+
+
+def test_gradients_that_are_accumulated_do_not_go_to_other_workers(tmp_path, monkeypatch):
+    """Each worker has a part of them; between two steps there are none."""
+
+    def make():
+        optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=3)
+        return model_with(sampled_head(), tlo.losses.SampledSoftmax(), optimizer)
+
+    for every in (3, 4):
+        interrupted(make, lambda every=every: Checkpoint(tmp_path / str(every), every), after=5)
+    monkeypatch.setattr(StoredRun, "is_of_others", True)
+    fit(make(), Checkpoint(tmp_path / "3", 3))
+    model = make()
+    start = model.get_weights()
+    with pytest.raises(
+        ValueError, match=r"between two steps of gradient_accumulation_steps.*of 1 "
+    ):
+        fit(model, Checkpoint(tmp_path / "4", 4))
+    for old, new in zip(start, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
 
 
 def test_a_run_under_it_is_the_run_without_it(tmp_path):

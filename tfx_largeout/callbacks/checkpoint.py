@@ -82,7 +82,8 @@ class Checkpoint(keras.callbacks.Callback):
             another model or to other data; the batches are not determined by the epoch; `every` is
             a number and the data do not come from `data`; or there is more than one replica. With
             several workers also: data, arguments or files differ between them; callbacks with
-            arrays come from another number of workers. Nothing is changed then.
+            arrays, or gradients in the middle of `gradient_accumulation_steps`, come from another
+            number of workers or other `data_replicas`. Nothing is changed then.
         RuntimeError: When training begins: there are checkpoints, but none is whole.
 
     Warns:

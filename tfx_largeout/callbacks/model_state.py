@@ -30,6 +30,7 @@ _FREE = frozenset(
     + ("module", "device")  # where a class, or a weight, is: may change
 )
 
+_KEPT = ".kept"
 _PUT_BACK = 2**30  # bytes of variables kept to undo a failed `restore`
 
 
@@ -76,6 +77,10 @@ class ModelState:
     def rows(self) -> set[str]:
         """Returns the names of the variables whose rows are spread over workers."""
         return {name for name, found in self._found.items() if found.is_shard and not found.derived}
+
+    def counts_of_kept(self) -> list[str]:
+        """Returns the names of the numbers of passes that heads have accumulated."""
+        return [n for n, f in self._found.items() if f.kind.endswith(_KEPT) and not f.shape]
 
     def arrays(self) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
         """Yields a name for each variable, and a function that reads it."""
@@ -186,7 +191,7 @@ def _variables(layers: list[Any], metrics: list[Any], kept: bool) -> Iterator[_F
         for variable in own_weights(layer):
             yield _found(f"{kind}.{variable.name}", variable, derived)
         for variable in getattr(layer, "kept_variables", ()) if kept else ():
-            yield _found(f"{kind}.kept", variable)
+            yield _found(kind + _KEPT, variable)
         for generator in seed_generators(layer):
             yield _found(f"{kind}.seed", generator.state)
     for metric in metrics:

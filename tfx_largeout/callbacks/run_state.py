@@ -74,6 +74,7 @@ class RunState:
             raise ValueError(f"callbacks must be as in the checkpoint, {saved}; got {names}")
         if run.is_of_others:
             self._refuse_arrays_of_callbacks(run)
+            self._refuse_kept_gradients(run)
 
     def restore(self, run: StoredRun) -> bool:
         """Restores a state that passed `check`; returns the result of `ModelState.restore`.
@@ -115,6 +116,17 @@ class RunState:
                 f"{', '.join(sorted({name.split('/')[1] for name in names}))} of "
                 f"{[type(callback).__name__ for callback in self._callbacks]}, from "
                 f"{run.num_workers} workers for {current().size}"
+            )
+
+    def _refuse_kept_gradients(self, run: StoredRun) -> None:
+        numbers = [int(run.array(name)) for name in self.model.counts_of_kept()]
+        if any(numbers):
+            raise ValueError(
+                "the checkpoint must be one between two steps of gradient_accumulation_steps where "
+                "a run goes on with another number of workers, or other data_replicas, as each "
+                "worker has the part of its classes; got one with gradients of "
+                f"{max(numbers)} batches, from {run.num_workers} workers for {current().size}. Go "
+                "on with the same workers, or remove this checkpoint to go on from an older one"
             )
 
 
