@@ -117,6 +117,7 @@ def _candidate_update(inputs: dict[str, Any], attributes: dict[str, Any]) -> Cal
         rule,
         learning_rate,
         update=attributes["update"],
+        gradient=attributes["gradient"],
         implementation="composed",
     )
 

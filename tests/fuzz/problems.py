@@ -75,6 +75,7 @@ def _candidate_update(rng: Rng) -> Call:
     inputs["candidate_gradient"] = _floats(rng, batch, num_candidates)
     inputs["learning_rate"], inputs["rule"] = _learning_rate(rng), rule
     attributes |= {"method": method, "update": bool(rng.random() < 0.8)}
+    attributes["gradient"] = bool(rng.random() < 0.8)
     return Call("TfxCandidateUpdate", inputs, attributes)
 
 

@@ -182,7 +182,7 @@ class Parts:
     def __init__(self, workers: Workers, sizes: tf.Tensor) -> None:
         self._workers = workers
         self._rows = sizes[workers.rank]
-        self._is_empty: Any = False  # no example, except for one of no worker
+        self._is_empty = tf.constant(False)  # no example, except for one of no worker
         if not workers.replicas.alone:
             self._is_empty = tf.reduce_sum(sizes) == 0
             one = tf.one_hot(0, workers.size, dtype=tf.int64)
@@ -207,7 +207,7 @@ class Parts:
     def own(self) -> tf.Tensor:
         """The places of this worker's examples among the kept examples."""
         here = tf.equal(self.ranks, self._workers.rank)
-        return tf.where(here & tf.logical_not(self._is_empty))[:, 0]
+        return tf.where(here & ~self._is_empty)[:, 0]
 
     def leave_one(self, real: tf.Tensor) -> tf.Tensor:
         """Returns which examples are real; the first one, if none of a group of workers is."""
