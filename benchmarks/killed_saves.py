@@ -62,7 +62,9 @@ class OfModel:
 
     def set(self, number: int) -> None:
         kernel = self.model.layers[-1].kernel.value
-        kernel.assign(tf.fill(kernel.shape, float(number)))
+        rows = tf.fill([BLOCK, WIDTH], float(number))
+        for first in range(0, self.classes, BLOCK):
+            kernel[first : first + BLOCK].assign(rows)
 
 
 class Keras(OfModel):
@@ -180,7 +182,8 @@ def row(name: str, kills: int, gb: float, seed: int, within: Path | None) -> dic
         child = saving(kind, 1, 1)
         child.line()
         start = time.perf_counter()
-        child.line()
+        if not child.line():
+            raise SystemExit("the first save must succeed; its error is above")
         seconds = time.perf_counter() - start
         child.end()
         done = 1
