@@ -39,6 +39,7 @@ import tensorflow as tf
 import tfx_largeout as tlo
 from tfx_largeout.callbacks.checkpoint_file import write_checkpoint
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
+from tfx_largeout.ops.rows.variable_rows import bare_variable, scatter_update
 
 WIDTH, BLOCK = 128, 2**18  # of an export
 ARRAYS = 10  # of a checkpoint
@@ -61,10 +62,10 @@ class OfModel:
         self.model = keras.Sequential([keras.Input([WIDTH]), head])
 
     def set(self, number: int) -> None:
-        kernel = self.model.layers[-1].kernel.value
         rows = tf.fill([BLOCK, WIDTH], float(number))
-        for first in range(0, self.classes, BLOCK):
-            kernel[first : first + BLOCK].assign(rows)
+        for first in range(0, self.classes, BLOCK):  # W has no room beside it
+            ids = tf.range(first, first + BLOCK, dtype=tf.int64)
+            scatter_update(bare_variable(self.model.layers[-1].kernel), ids, rows)
 
 
 class Keras(OfModel):

@@ -6,7 +6,7 @@ the second test the second and the last but one; and so on, cyclically. So it tr
 parameter with two, and tests of the same table take turns. In folders of `ONE_CASE`, where most
 cases train a model, it tries only one: for the first test the first, for the second test the
 second, and so on. With the mark `all_cases` it tries all cases; with `each_of` and the name of a
-parameter (used in tests/conformance for the heads) each kind of its values once, while the other
+parameter (heads in tests/conformance, losses) each kind of its values once, while the other
 parameters take turns, from kind to kind and from test to test.
 
 With -k, or with named cases, the rule applies to the selected cases: `pytest -k my_head` runs

@@ -117,6 +117,7 @@ def assert_equals_oracle(name, statistics, rtol=1e-5, atol=1e-5):
 # Against the oracle
 
 
+@pytest.mark.each_of("name", str)
 @pytest.mark.parametrize(("name", "case"), product(list(LOSSES), list(CASES)))
 def test_value_and_gradient_equal_the_oracle(name, case):
     rows, candidates = CASES[case]
