@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Margins of labels: the logits with them are those of the oracle, angle by angle."""
+"""Margins of labels: the logits with them equal the oracle, angle by angle."""
 
 from __future__ import annotations
 
