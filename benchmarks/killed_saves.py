@@ -39,7 +39,7 @@ import tensorflow as tf
 import tfx_largeout as tlo
 from tfx_largeout.callbacks.checkpoint_file import write_checkpoint
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
-from tfx_largeout.ops.rows.variable_rows import bare_variable, scatter_update
+from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
 
 WIDTH, BLOCK = 128, 2**18  # of an export
 ARRAYS = 10  # of a checkpoint
@@ -63,9 +63,13 @@ class OfModel:
 
     def set(self, number: int) -> None:
         rows = tf.fill([BLOCK, WIDTH], float(number))
-        for first in range(0, self.classes, BLOCK):  # W has no room beside it
-            ids = tf.range(first, first + BLOCK, dtype=tf.int64)
+        for ids in self.blocks():
             scatter_update(bare_variable(self.model.layers[-1].kernel), ids, rows)
+
+    def blocks(self) -> Iterator[tf.Tensor]:
+        """Yields the ids of some rows of W at a time: a second W may not fit into memory."""
+        for first in range(0, self.classes, BLOCK):
+            yield tf.range(first, first + BLOCK, dtype=tf.int64)
 
 
 class Keras(OfModel):
@@ -74,7 +78,8 @@ class Keras(OfModel):
         tlo.save_model(self.model, self.folder / "model.keras")
 
     def load(self) -> Iterator[np.ndarray]:
-        yield keras.saving.load_model(self.folder / "model.keras").layers[-1].kernel.numpy()
+        kernel = keras.saving.load_model(self.folder / "model.keras").layers[-1].kernel
+        yield from (gather(kernel, ids).numpy() for ids in self.blocks())
 
 
 class Export(OfModel):
