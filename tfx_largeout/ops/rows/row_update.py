@@ -223,11 +223,14 @@ def row_step(
     method = {"sgd": _sgd, "adagrad": _adagrad, "adam": _adam}[rule.method]
     change, *new_slots = method(rule, gradient, eta, *old_slots)
     w += change
+    bits = _random_bits(rule, w, ids) if rule.is_random else {}
     if rule.unit_rows:
+        if "weights" in bits and values[0].dtype == tf.bfloat16:  # the custom op stores rows first
+            w = tf.cast(rounded_at_random(w, bits["weights"]), w.dtype)
+            bits["weights"] = bits["unit_rows"]
         w = at_norm_1(w, values[0].dtype)
     if rule.rounding == "compensated":
         new_slots.append(_error(w))
-    bits = _random_bits(rule, w, ids) if rule.is_random else {}
     names = ("weights", *rule.slots)
     return [
         rounded_at_random(tf.cast(new, tf.float32), bits[name])
@@ -252,6 +255,7 @@ def _random_bits(rule: RowRule, weights: tf.Tensor, ids: tf.Tensor | None) -> di
     width = tf.reduce_prod(shape[1:])
     if rule.rounding == "stochastic":
         bits["weights"] = bits_of_weights(keys, width)
+        bits["unit_rows"] = bits_of_weights(keys, width, again=True)
     if rule.moment_dtype == "bfloat16":
         bits["m"], bits["v"] = bits_of_moments(keys, width)
         bits["momentum"] = bits["m"]

@@ -45,9 +45,13 @@ class RandomBits(NamedTuple):
         return _scrambled(variable ^ _uint64(self.shard.class_of(rows)))
 
 
-def bits_of_weights(keys: tf.Tensor, width: Any) -> tf.Tensor:
-    """Returns random numbers below 2^16, `[n, width]` uint32, by the keys of rows."""
+def bits_of_weights(keys: tf.Tensor, width: Any, again: bool = False) -> tf.Tensor:
+    """Returns random numbers below 2^16, `[n, width]` uint32, by the keys of rows.
+
+    `again`: others, for a second rounding of the same rows.
+    """
     low, high = _halves(keys)
+    high = tf.bitwise.invert(high) if again else high
     return _random_words(low, high, width) & _uint32(0xFFFF)
 
 
