@@ -39,7 +39,8 @@ import tensorflow as tf
 import tfx_largeout as tlo
 from tfx_largeout.callbacks.checkpoint_file import write_checkpoint
 from tfx_largeout.callbacks.checkpoint_folder import CheckpointFolder
-from tfx_largeout.ops.rows.variable_rows import bare_variable, gather, scatter_update
+from tfx_largeout.ops.rows.large_variables import blocks_of_rows, read_rows
+from tfx_largeout.ops.rows.variable_rows import bare_variable, ids_between, scatter_update
 
 WIDTH, BLOCK = 128, 2**18  # of an export
 ARRAYS = 10  # of a checkpoint
@@ -62,14 +63,10 @@ class OfModel:
         self.model = keras.Sequential([keras.Input([WIDTH]), head])
 
     def set(self, number: int) -> None:
-        rows = tf.fill([BLOCK, WIDTH], float(number))
-        for ids in self.blocks():
-            scatter_update(bare_variable(self.model.layers[-1].kernel), ids, rows)
-
-    def blocks(self) -> Iterator[tf.Tensor]:
-        """Yields the ids of some rows of W at a time: a second W may not fit into memory."""
-        for first in range(0, self.classes, BLOCK):
-            yield tf.range(first, first + BLOCK, dtype=tf.int64)
+        kernel = bare_variable(self.model.layers[-1].kernel)
+        for first, end in blocks_of_rows(kernel):  # a second W may not fit into memory
+            rows = tf.fill([end - first, WIDTH], float(number))
+            scatter_update(kernel, ids_between(first, end), rows)
 
 
 class Keras(OfModel):
@@ -78,8 +75,9 @@ class Keras(OfModel):
         tlo.save_model(self.model, self.folder / "model.keras")
 
     def load(self) -> Iterator[np.ndarray]:
-        kernel = keras.saving.load_model(self.folder / "model.keras").layers[-1].kernel
-        yield from (gather(kernel, ids).numpy() for ids in self.blocks())
+        model = keras.saving.load_model(self.folder / "model.keras")
+        kernel = bare_variable(model.layers[-1].kernel)
+        yield from (read_rows(kernel, *block) for block in blocks_of_rows(kernel))
 
 
 class Export(OfModel):

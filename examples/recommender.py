@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers, ops
-from ranking import Ranking
+from ranking import Ranking, Validation
 
 import tfx_largeout as tlo
 
@@ -217,17 +217,6 @@ def held_out(histories: data.Histories, part: str, batch_size: int = 512) -> tf.
     signature = tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None], tf.int64)
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     return dataset.apply(tf.data.experimental.assert_cardinality(len(parts)))
-
-
-class Validation(keras.callbacks.Callback):
-    """Measures each epoch, for TensorBoard and the choice of an epoch."""
-
-    def __init__(self, ranking: Ranking, batches: tf.data.Dataset) -> None:
-        super().__init__()
-        self.ranking, self.batches = ranking, batches
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        logs |= {f"val_{name}": value for name, value in self.ranking(self.batches).items()}
 
 
 def train_and_serve(

@@ -28,9 +28,7 @@ def load_example(monkeypatch):
     """Loads an example by name, with the modules beside it."""
 
     def load(name):
-        monkeypatch.syspath_prepend(str(EXAMPLES))
-        for module in IMPORTED_ANEW:
-            monkeypatch.delitem(sys.modules, module, raising=False)
+        _import_again_from(monkeypatch, EXAMPLES)
         spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -44,10 +42,14 @@ def import_modules(monkeypatch):
     """Imports modules of the benchmarks and the examples again, by their names."""
 
     def load(*names):
-        for folder in ("examples", "benchmarks"):
-            monkeypatch.syspath_prepend(str(ROOT / folder))
-        for module in IMPORTED_ANEW:
-            monkeypatch.delitem(sys.modules, module, raising=False)
+        _import_again_from(monkeypatch, EXAMPLES, ROOT / "benchmarks")
         return [importlib.import_module(name) for name in names]
 
     return load
+
+
+def _import_again_from(monkeypatch, *folders):
+    for folder in folders:
+        monkeypatch.syspath_prepend(str(folder))
+    for module in IMPORTED_ANEW:
+        monkeypatch.delitem(sys.modules, module, raising=False)

@@ -255,7 +255,8 @@ def _random_bits(rule: RowRule, weights: tf.Tensor, ids: tf.Tensor | None) -> di
     width = tf.reduce_prod(shape[1:])
     if rule.rounding == "stochastic":
         bits["weights"] = bits_of_weights(keys, width)
-        bits["unit_rows"] = bits_of_weights(keys, width, again=True)
+        if rule.unit_rows:
+            bits["unit_rows"] = bits_of_weights(keys, width, again=True)
     if rule.moment_dtype == "bfloat16":
         bits["m"], bits["v"] = bits_of_moments(keys, width)
         bits["momentum"] = bits["m"]
