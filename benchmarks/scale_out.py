@@ -2,9 +2,10 @@
 """Classes spread over workers on this machine, against one process.
 
     python benchmarks/scale_out.py --only equality      # W, trunk, loss, ranks, top 5 of each head
-    python benchmarks/scale_out.py --only memory        # of a worker of 4, 4 million classes; 8 GB
+    python benchmarks/scale_out.py --only memory        # of a worker of 4; takes 18 GB
     python benchmarks/scale_out.py --only overhead      # a step of 2 workers with a thread each
     python benchmarks/scale_out.py --only steps         # of three heads, and their collectives
+    python benchmarks/scale_out.py --only whole         # of other sizes, to check the model
     python benchmarks/scale_out.py --only groups        # of a step of 4 workers in 1, 2, 4 groups
     python benchmarks/scale_out.py --only bytes         # received, against the formula of the docs
     python benchmarks/scale_out.py --only collectives   # their times by size
@@ -13,7 +14,8 @@
 Each part writes results/scale_out_PART.csv. Workers are processes on loopback, which share the
 cores; run it with nothing else on the machine. The code of a worker is in scale_out_worker.py.
 scale_out_model.py computes the times for other numbers of workers and networks from the rows of
-`overhead` and `collectives`. Bytes are counted on the loopback interface: nothing else may use it.
+`steps` and `collectives`, and checks them by those of `whole`. Bytes are counted on the loopback
+interface: nothing else may use it.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Setting(NamedTuple):
 OVERHEAD = Setting(670_091, 1024, 3800, 120)
 LARGE = Setting(2_000_000, 8192, 20_000, 10)
 OVERHEADS = [OVERHEAD, OVERHEAD, OVERHEAD, LARGE]
-MEMORY = Setting(4_000_000, 256, 1000, 3)
+MEMORIES = Setting(4_000_000, 256, 1000, 3), Setting(10_000_000, 256, 1000, 3)
 STEPS = [
     ("sampled", Setting(200_000, 1024, 4000, 25)),
     ("sampled", Setting(200_000, 4096, 4000, 15)),
@@ -58,6 +60,11 @@ STEPS = [
     ("exact", Setting(40_000, 1024, 0, 8)),
     ("factored", Setting(200_000, 1024, 0, 20)),
     ("factored", Setting(200_000, 8192, 0, 12)),
+]
+WHOLE = [
+    ("sampled", Setting(500_000, 2048, 8000, 30)),
+    ("exact", Setting(30_000, 768, 0, 10)),
+    ("factored", Setting(300_000, 4096, 0, 15)),
 ]
 GROUPS = Setting(200_000, 1024, 4000, 6), Setting(200_000, 4096, 4000, 6)  # nothing is timed
 BYTES = Setting(100_000, 1024, 3800, 40)
@@ -98,17 +105,17 @@ def difference(found: list[float], expected: list[float]) -> float:
 
 
 def memory(quick: bool) -> Iterable[dict[str, Any]]:
-    setting, size = (QUICK, 2) if quick else (MEMORY, 4)
-    alone = run_workers(1, "memory", **setting._asdict())[0]
-    for rank, found in enumerate(run_workers(size, "memory", **setting._asdict())):
-        row = {"workers": size, "rank": rank, "classes": setting.classes, "width": WIDTH}
-        row |= {"state_mib": found["state_mib"], "state_of_one_mib": alone["state_mib"]}
-        row |= {"peak_mib": found["peak_mib"], "peak_of_one_mib": alone["peak_mib"]}
-        row["share"] = round(found["peak_mib"] / alone["peak_mib"], 3)
-        row["share_beyond_tensorflow"] = round(
-            (found["peak_mib"] - found["empty_mib"]) / (alone["peak_mib"] - alone["empty_mib"]), 3
-        )
-        yield row
+    size = 2 if quick else 4
+    for setting in (QUICK,) if quick else MEMORIES:
+        alone = run_workers(1, "memory", **setting._asdict())[0]
+        for rank, found in enumerate(run_workers(size, "memory", **setting._asdict())):
+            row = {"workers": size, "rank": rank, "classes": setting.classes, "width": WIDTH}
+            row |= {"state_mib": found["state_mib"], "state_of_one_mib": alone["state_mib"]}
+            row |= {"peak_mib": found["peak_mib"], "peak_of_one_mib": alone["peak_mib"]}
+            row["share"] = round(found["peak_mib"] / alone["peak_mib"], 3)
+            beyond, of_one = (one["peak_mib"] - one["empty_mib"] for one in (found, alone))
+            row["share_beyond_tensorflow"] = round(beyond / of_one, 3)
+            yield row
 
 
 def overhead(quick: bool) -> Iterable[dict[str, Any]]:
@@ -149,6 +156,14 @@ def steps(quick: bool) -> Iterable[dict[str, Any]]:
                 name: round(statistics.mean(row[name] for row in found), 2) for name in found[0]
             }
             yield {"head": kind, "workers": size, **setting._asdict(), "width": WIDTH, **mean}
+
+
+def whole(quick: bool) -> Iterable[dict[str, Any]]:
+    """Whole steps as `fit` takes them, of sizes that no other part has."""
+    for kind, setting in (("sampled", QUICK),) if quick else WHOLE:
+        for size in (1, 2) if quick else (1, 2, 4):
+            row = {"head": kind, "workers": size, **setting._asdict(), "width": WIDTH}
+            yield row | {"ms": step_ms(size, setting, kind=kind)}
 
 
 def groups(quick: bool) -> Iterable[dict[str, Any]]:
@@ -208,6 +223,7 @@ PARTS = {
     "memory": memory,
     "overhead": overhead,
     "steps": steps,
+    "whole": whole,
     "groups": groups,
     "bytes": bytes_received,
     "collectives": collectives,
