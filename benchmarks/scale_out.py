@@ -62,9 +62,9 @@ STEPS = [
     ("factored", Setting(200_000, 8192, 0, 12)),
 ]
 WHOLE = [
-    ("sampled", Setting(500_000, 2048, 8000, 30)),
-    ("exact", Setting(30_000, 768, 0, 10)),
-    ("factored", Setting(300_000, 4096, 0, 15)),
+    ("sampled", Setting(400_000, 3072, 6000, 30)),
+    ("exact", Setting(50_000, 640, 0, 10)),
+    ("factored", Setting(250_000, 2048, 0, 20)),
 ]
 GROUPS = Setting(200_000, 1024, 4000, 6), Setting(200_000, 4096, 4000, 6)  # nothing is timed
 BYTES = Setting(100_000, 1024, 3800, 40)

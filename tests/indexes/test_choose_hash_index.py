@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, choose_hash_index
-from tfx_largeout.indexes.choose_hash_index import TableTrials, _grid, found_by
+from tfx_largeout.indexes.choose_hash_index import Found, TableTrials, _grid, _Target, found_by
 
 CLASSES, WIDTH, QUERIES = 3000, 16, 200
 
@@ -244,3 +244,11 @@ def test_without_hashes_per_table_all_that_leave_few_buckets_empty_are_tried():
     like = inner_product(length_ranges=4)
     # 4 C = 12,000 buckets at most, 3,000 in each of 4 ranges, and 2^11 < 3000 < 2^12.
     assert _grid(like, None, [5, 7], CLASSES) == ([*range(1, 12)], [5, 7])
+
+
+def test_the_cost_of_a_target_has_no_margin():
+    before = np.array([[[0.0]], [[20.0]]])  # two queries, whose best class is in one bucket
+    found = Found(before, np.full_like(before, 10.0), np.ones_like(before))
+    with_half, with_margin = (_Target(0.5, None).num_found_for(found, e) for e in (0, 2))
+    assert _Target(0.5, None).cost(found) == with_half == 10 < with_margin
+    assert _Target(None, 25).cost(found) == pytest.approx(-0.75)
