@@ -14,7 +14,7 @@
 Each part writes results/scale_out_PART.csv. Workers are processes on loopback, which share the
 cores; run it with nothing else on the machine. The code of a worker is in scale_out_worker.py.
 scale_out_model.py computes the times for other numbers of workers and networks from the rows of
-`steps` and `collectives`, and checks them by those of `whole`. Bytes are counted on the loopback
+`steps` and `collectives`, and compares some with `whole`. Bytes are counted on the loopback
 interface: nothing else may use it.
 """
 
@@ -159,11 +159,12 @@ def steps(quick: bool) -> Iterable[dict[str, Any]]:
 
 
 def whole(quick: bool) -> Iterable[dict[str, Any]]:
-    """Whole steps as `fit` takes them, of sizes that no other part has."""
+    """Whole steps of `fit`, of sizes that no other part has: the median of three runs."""
     for kind, setting in (("sampled", QUICK),) if quick else WHOLE:
         for size in (1, 2) if quick else (1, 2, 4):
             row = {"head": kind, "workers": size, **setting._asdict(), "width": WIDTH}
-            yield row | {"ms": step_ms(size, setting, kind=kind)}
+            runs = [step_ms(size, setting, kind=kind) for _ in range(1 if quick else 3)]
+            yield row | {"ms": statistics.median(runs), "runs": " ".join(map(str, runs))}
 
 
 def groups(quick: bool) -> Iterable[dict[str, Any]]:

@@ -10,12 +10,11 @@ the work, and add only their excess over it.
 
 *work* is the number of multiplications that workers share: B S D for a `SampledHead`, B C D for an
 `ExactSoftmaxHead`, B D^2 for a `FactoredHead`. *rate* is the time of one on a core, *own* the time
-of each worker that does not depend on R. Both are fitted to the CPU time of steps, once to those of
-1 worker and once to those of 2, which share caches and memory (scale_out_steps.csv). *start*, *hop*
-and *byte* are fitted by least squares of relative errors over collectives of 2 and 4 workers
-(scale_out_collectives.csv), where R workers share two cores and take R / 2 times as long. The model
-is checked against whole steps of 1, 2 and 4 workers with other C, B and S (scale_out_whole.csv), to
-which nothing is fitted.
+of each worker that does not depend on R, in one process and in several: both from the CPU time of
+steps with 1 and 2 workers (scale_out_steps.csv). *start*, *hop* and *byte* are fitted by least
+squares of relative errors over collectives of 2 and 4 workers (scale_out_collectives.csv), where R
+workers share two cores and take R / 2 times as long. The model is checked against whole steps of 1,
+2 and 4 workers with other C, B and S (scale_out_whole.csv), to which nothing is fitted.
 
 The model assumes that each worker is a machine with two cores like this one, in a network as fast
 as two processes here (*byte*: about 3 Gbit/s, limited by copying), and with hops as here. A ring
@@ -119,13 +118,11 @@ class Step(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Seconds of a multiplication on a core, and of what each worker does; of a collective.
+    """Seconds: a multiplication of a core, and what each worker does, by head; of a collective."""
 
-    The first two by head and number of workers: 1, or 2 for several.
-    """
-
-    rate: dict[tuple[str, int], float]
-    own: dict[tuple[str, int], float]
+    rate: dict[str, float]
+    own: dict[str, float]  # of one process
+    own_of_several: dict[str, float]
     start: float
     hop: float
     byte: float
@@ -134,29 +131,32 @@ class Model(NamedTuple):
     def seconds(self, step: Step, members: int, groups: int = 1) -> dict[str, float]:
         """The seconds of a step, and of its parts, on machines like this one."""
         size = members * groups
-        case = step.head, min(size, 2)
-        work = self.rate[case] * step.work / CORES / size
+        work = self.rate[step.head] * step.work / CORES / size
         parts = step.collectives(members, groups)
         each = [self.start + hops * self.hop + number * self.byte for number, hops in parts]
         sent = sum(each)
         if step.head == "sampled" and groups == 1:  # dL/dh and hidden layers, beside the update
             sent -= min(sum(each[-2:]), work / 3)
         wait = work * self.spread * math.sqrt(2 * math.log(size))
-        found = {"step": work + self.own[case] + sent + wait, "work": work, "own": self.own[case]}
+        own = (self.own if size == 1 else self.own_of_several)[step.head]
+        found = {"step": work + own + sent + wait, "work": work, "own": own}
         return found | {"collectives": sent, "wait": wait, "bytes": sum(n for n, _ in parts)}
 
 
 def fitted() -> Model:
     """Returns the model of the measurements here."""
-    rates, owns = {}, {}
-    for head, size in itertools.product(HEADS, (1, 2)):
-        steps = seconds_of([row for row in read("steps") if row["head"] == head], size)
-        terms_of = np.array([[step.work / size, 1.0] for step, _ in steps])
-        measured = np.array([of_cores for _, of_cores in steps])
-        rates[head, size], owns[head, size] = not_negative(terms_of / measured[:, np.newaxis])
+    rates, owns, several = {}, {}, {}
+    for head in HEADS:
+        rows = [row for row in read("steps") if row["head"] == head]
+        seconds = {size: seconds_of(rows, size) for size in (1, 2)}
+        ones = np.array([[step.work, 1.0] for step, _ in seconds[1]])
+        measured = np.array([of_cores for _, of_cores in seconds[1]])
+        rates[head], owns[head] = not_negative(ones / measured[:, np.newaxis])
+        more = [of_cores - rates[head] * step.work / 2 for step, of_cores in seconds[2]]
+        several[head] = max(statistics.median(more), owns[head])
     collectives = not_negative(np.array([terms(row) for row in read("collectives")]))
     one = [float(row["one_ms"]) for row in read("overhead")[:-2]]
-    return Model(rates, owns, *collectives, statistics.stdev(one) / statistics.mean(one))
+    return Model(rates, owns, several, *collectives, statistics.stdev(one) / statistics.mean(one))
 
 
 def seconds_of(rows: list[dict[str, str]], size: int) -> list[tuple[Step, float]]:
@@ -205,7 +205,7 @@ def check(model: Model) -> list[dict[str, Any]]:
     for row in read("whole"):
         size, step, ms = int(row["workers"]), step_of(row, row["head"]), float(row["ms"])
         parts = model.seconds(step, size)
-        # All workers share the cores of this machine, and two have one each.
+        # All workers share the cores of this machine; two workers have one each.
         crowd = max(1.0, size / CORES)
         seconds = size * (parts["work"] + parts["wait"])
         reckoned = 1000 * (seconds + crowd * (parts["own"] + parts["collectives"]))
@@ -232,8 +232,8 @@ def main() -> None:
     model = fitted()
     numbers = {n: x for n, x in model._asdict().items() if not isinstance(x, dict)}
     print({name: f"{value:.3g}" for name, value in numbers.items()})
-    for name in ("rate", "own"):
-        print(name, {case: f"{x:.3g}" for case, x in getattr(model, name).items()})
+    for name in ("rate", "own", "own_of_several"):
+        print(name, {head: f"{x:.3g}" for head, x in getattr(model, name).items()})
     checked = check(model)
     print(*checked, sep="\n")
     harness.write_csv(harness.RESULTS / "scale_out_check.csv", checked)
