@@ -17,6 +17,7 @@ from tfx_largeout.ops.checks import check_dtypes, require_shape
 from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.logit_blocks import PRODUCTS, LogitBlocks
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits_composed
+from tfx_largeout.ops.rows.stochastic_rounding import mixed, shifted, split_mix
 from tfx_largeout.ops.rows.variable_rows import ids_between
 from tfx_largeout.ops.sorted_search import padded_rows
 
@@ -221,33 +222,17 @@ def _composed(
 def _example_keys(seed: tf.Tensor, batch: tf.Tensor) -> tf.Tensor:
     """Returns a random number of 32 bits for each example, `[B]` uint32."""
     seed = tf.cast(seed, tf.uint64)
-    key = _split_mix(tf.bitwise.bitwise_xor(_split_mix(seed[0]), seed[1]))
+    key = split_mix(split_mix(seed[0]) ^ seed[1])
     examples = tf.cast(tf.range(batch), tf.uint64)
-    return tf.cast(_shifted(_split_mix(tf.bitwise.bitwise_xor(key, examples)), 32), tf.uint32)
+    return tf.cast(shifted(split_mix(key ^ examples), 32), tf.uint32)
 
 
 def _uniform(keys: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """Returns random numbers in (0, 1] for each example and class, `[B, n]` float32."""
     of_class = tf.cast(ids, tf.uint32)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        of_class = _mixed(of_class, shift) * tf.constant(factor, tf.uint32)
-    of_class = _mixed(of_class, 16)
-    x = tf.bitwise.bitwise_xor(keys[:, tf.newaxis], of_class) * tf.constant(0x9E3779B1, tf.uint32)
-    x = _mixed(x, 15) * tf.constant(0x85EBCA77, tf.uint32)
-    return (tf.cast(_shifted(x, 1), tf.float32) + 0.5) * 2.0**-31
-
-
-def _split_mix(x: tf.Tensor) -> tf.Tensor:
-    """A step of the generator SplitMix64 (Steele, Lea, Flood 2014)."""
-    x += tf.constant(0x9E3779B97F4A7C15, tf.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = _mixed(x, shift) * tf.constant(factor, tf.uint64)
-    return _mixed(x, 31)
-
-
-def _mixed(x: tf.Tensor, shift: int) -> tf.Tensor:
-    return tf.bitwise.bitwise_xor(x, _shifted(x, shift))
-
-
-def _shifted(x: tf.Tensor, shift: int) -> tf.Tensor:
-    return tf.bitwise.right_shift(x, tf.constant(shift, x.dtype))
+        of_class = mixed(of_class, shift) * tf.constant(factor, tf.uint32)
+    of_class = mixed(of_class, 16)
+    x = (keys[:, tf.newaxis] ^ of_class) * tf.constant(0x9E3779B1, tf.uint32)
+    x = mixed(x, 15) * tf.constant(0x85EBCA77, tf.uint32)
+    return (tf.cast(shifted(x, 1), tf.float32) + 0.5) * 2.0**-31

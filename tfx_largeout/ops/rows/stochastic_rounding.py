@@ -40,9 +40,9 @@ class RandomBits(NamedTuple):
 
     def keys(self, rows: tf.Tensor) -> tf.Tensor:
         """Returns a key of 64 bits per row, `[n]` uint64. See core/row_update.cc."""
-        step = _scrambled(_scrambled(_uint64(self.seed)) ^ _uint64(self.step))
-        variable = _scrambled(step ^ _uint64(self.variable))
-        return _scrambled(variable ^ _uint64(self.shard.class_of(rows)))
+        step = split_mix(split_mix(_uint64(self.seed)) ^ _uint64(self.step))
+        variable = split_mix(step ^ _uint64(self.variable))
+        return split_mix(variable ^ _uint64(self.shard.class_of(rows)))
 
 
 def bits_of_weights(keys: tf.Tensor, width: Any, again: bool = False) -> tf.Tensor:
@@ -59,7 +59,7 @@ def bits_of_moments(keys: tf.Tensor, width: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns two more such arrays, for the first and the second moment."""
     low, high = _halves(keys)
     words = _random_words(high, tf.bitwise.invert(low), width)
-    return words & _uint32(0xFFFF), _shifted(words, 16)
+    return words & _uint32(0xFFFF), shifted(words, 16)
 
 
 def rounded_at_random(x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
@@ -73,7 +73,7 @@ def rounded_at_random(x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
         x: float32.
         bits: Random numbers below 2^16, uint32 of that shape.
     """
-    upper = tf.cast(_shifted(tf.bitcast(x, tf.uint32) + bits, 16), tf.uint16)
+    upper = tf.cast(shifted(tf.bitcast(x, tf.uint32) + bits, 16), tf.uint16)
     rounded = tf.bitcast(upper, tf.bfloat16)
     return tf.where(tf.math.is_nan(x), tf.cast(x, tf.bfloat16), rounded)
 
@@ -81,27 +81,34 @@ def rounded_at_random(x: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
 # The generators of core/keep_random.h and of core/row_kernels_isa.cc.
 
 
-def _scrambled(x: tf.Tensor) -> tf.Tensor:
+def split_mix(x: tf.Tensor) -> tf.Tensor:
+    """Returns the numbers of the generator SplitMix64 (Steele, Lea, Flood 2014) after x, uint64."""
     x += _uint64(0x9E3779B97F4A7C15)
-    x = (x ^ _shifted(x, 30)) * _uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _uint64(0x94D049BB133111EB)
-    return x ^ _shifted(x, 31)
+    x = mixed(x, 30) * _uint64(0xBF58476D1CE4E5B9)
+    x = mixed(x, 27) * _uint64(0x94D049BB133111EB)
+    return mixed(x, 31)
 
 
 def _random_words(low: tf.Tensor, high: tf.Tensor, width: Any) -> tf.Tensor:
     columns = tf.cast(tf.range(width), tf.uint32) * _uint32(0x9E3779B9)
     x = columns + low[:, tf.newaxis]
-    x = ((x ^ _shifted(x, 16)) * _uint32(0x21F0AAAD)) ^ high[:, tf.newaxis]
-    x = (x ^ _shifted(x, 15)) * _uint32(0x735A2D97)
-    return x ^ _shifted(x, 15)
+    x = (mixed(x, 16) * _uint32(0x21F0AAAD)) ^ high[:, tf.newaxis]
+    x = mixed(x, 15) * _uint32(0x735A2D97)
+    return mixed(x, 15)
 
 
 def _halves(keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     low = tf.cast(keys & _uint64(0xFFFFFFFF), tf.uint32)
-    return low, tf.cast(_shifted(keys, 32), tf.uint32)
+    return low, tf.cast(shifted(keys, 32), tf.uint32)
 
 
-def _shifted(x: tf.Tensor, places: int) -> tf.Tensor:
+def mixed(x: tf.Tensor, places: int) -> tf.Tensor:
+    """Returns x ^ (x >> places), of unsigned integers."""
+    return x ^ shifted(x, places)
+
+
+def shifted(x: tf.Tensor, places: int) -> tf.Tensor:
+    """Returns unsigned integers shifted to the right."""
     return tf.bitwise.right_shift(x, tf.constant(places, x.dtype))
 
 
