@@ -2,7 +2,7 @@
 """The checks of plain arguments: whole numbers, numbers, and choices by name.
 
 Each takes the name of the argument, for the error, and its value; it returns the argument, or
-raises a `ValueError`.
+raises a `ValueError`. `full_name` is for errors of layers, models and optimizers.
 """
 
 from __future__ import annotations
@@ -114,6 +114,11 @@ def instance_argument(name: str, value: Any, kind: type, default: Callable[[], A
     if not isinstance(value, kind):
         raise ValueError(f"{name} must be a {kind.__name__}; got {value!r}")
     return value
+
+
+def full_name(owner: Any) -> str:
+    """Returns the class and the name of a layer, a model or an optimizer."""
+    return f"{type(owner).__name__} {owner.name!r}"
 
 
 def _is_no_number(value: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import full_name, integer_argument
 from tfx_largeout.class_filter import NEVER, ClassFilter, excluded_ids, ranks_without
 from tfx_largeout.distribute.class_shard import own_rows
 from tfx_largeout.distribute.global_batch import Parts
@@ -155,8 +155,8 @@ class Head(keras.layers.Layer):
         """
         if isinstance(inputs, tf.SparseTensor) or not inputs.dtype.is_floating:
             raise TypeError(
-                f"{type(self).__name__} {self.name!r} must get a dense floating tensor; got "
-                f"{inputs!r}. For sparse inputs, put a SparseDense layer in front."
+                f"{full_name(self)} must get a dense floating tensor; got {inputs!r}. For sparse "
+                "inputs, put a SparseDense layer in front."
             )
         refuse_replicas(*_ONE_REPLICA)
         refuse_xla_of_heads()
@@ -176,7 +176,7 @@ class Head(keras.layers.Layer):
                 refuse_loss_of_probabilities(self, model)
             if self.trainable:
                 own = getattr(self, "optimizer", None) or getattr(model, "optimizer", None)
-                warn_of_short_weights(f"{type(self).__name__} {self.name!r}", self.weights, own)
+                warn_of_short_weights(full_name(self), self.weights, own)
             logits = self.training_logits(logits, inputs)
         metrics_look = serve_metrics(model) and training
         setattr(logits, HEAD_OUTPUT, HeadOutput(self, hidden, training, metrics_look, exclude))
@@ -299,8 +299,7 @@ class Head(keras.layers.Layer):
             groups: `[C]` int32, as in `ClassFilter`.
         """
         raise TypeError(
-            f"allow must be None for {type(self).__name__} {self.name!r}, whose logits are no "
-            "products of rows"
+            f"allow must be None for {full_name(self)}, whose logits are no products of rows"
         )
 
     def to_dense(self, **kwargs: Any) -> keras.layers.Dense:
@@ -311,7 +310,7 @@ class Head(keras.layers.Layer):
         """
         raise TypeError(
             "to_dense needs a head whose logits are W h + b with a separate W; got "
-            f"{type(self).__name__} {self.name!r}, whose logits are others"
+            f"{full_name(self)}, whose logits are others"
         )
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:
@@ -341,8 +340,8 @@ class Head(keras.layers.Layer):
         """
         if not self.built:
             raise ValueError(
-                f"{type(self).__name__} {self.name!r} must be built, or write `weights_of`, for "
-                "its memory to be known; got one that is not"
+                f"{full_name(self)} must be built, or write `weights_of`, for its memory to be "
+                "known; got one that is not"
             )
         return [Weight.of(variable) for variable in self.variables]
 
@@ -382,14 +381,14 @@ class Head(keras.layers.Layer):
 
     def save_own_variables(self, store: Any) -> None:
         self.workers.refuse_several(
-            f"{type(self).__name__} {self.name!r} must be saved by tlo.save_model, called on all "
-            f"of {self.workers.size} workers, over which its classes are spread; got another call "
-            "to save it, which would write a part of them"
+            f"{full_name(self)} must be saved by tlo.save_model, called on all of "
+            f"{self.workers.size} workers, over which its classes are spread; got another call to "
+            "save it, which would write a part of them"
         )
         save_variables(self.saved_weights, store)
 
     def load_own_variables(self, store: Any) -> None:
-        owner = f"{type(self).__name__} {self.name!r}"
+        owner = full_name(self)
         store = own_rows(store, self.saved_weights, owner)
         self.check_saved(store)
         if len(store.keys()) != len(self.saved_weights):
@@ -408,7 +407,7 @@ class Head(keras.layers.Layer):
             store: What Keras passes to `load_own_variables`: arrays by the number of the weight,
                 trainable weights first.
         """
-        check_saved_shapes(f"{type(self).__name__} {self.name!r}", self.saved_weights, store)
+        check_saved_shapes(full_name(self), self.saved_weights, store)
 
     def _prunable_logits(self, hidden: tf.Tensor, model: Any) -> tf.Tensor:
         if not gives_logits():
@@ -432,9 +431,9 @@ class Head(keras.layers.Layer):
     def _refuse_float16_weights(self) -> None:
         if self.variable_dtype == "float16":
             raise ValueError(
-                f"{type(self).__name__} {self.name!r} must not have float16 weights, of which most "
-                f"steps are too small to count; got the policy {self.dtype_policy.name!r}. Use "
-                "'mixed_float16', 'mixed_bfloat16' or 'float32'."
+                f"{full_name(self)} must not have float16 weights, of which most steps are too "
+                f"small to count; got the policy {self.dtype_policy.name!r}. Use 'mixed_float16', "
+                "'mixed_bfloat16' or 'float32'."
             )
 
 

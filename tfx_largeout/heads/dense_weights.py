@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.heads.base import Head
 from tfx_largeout.ops.class_rows import ClassRows
@@ -49,8 +50,8 @@ class DenseWeights(Head):
         """
         self._require_built()
         self.workers.refuse_several(
-            f"materialize and to_dense of {type(self).__name__} {self.name!r} must be called in a "
-            f"single process; got classes that are spread over {self.workers.size} workers. A "
+            f"materialize and to_dense of {full_name(self)} must be called in a single process; "
+            f"got classes that are spread over {self.workers.size} workers. A "
             "tlo.callbacks.Checkpoint brings them into one process: see "
             "docs/guides/several_workers.md"
         )
@@ -157,8 +158,8 @@ class DenseWeights(Head):
     def _require_built(self) -> None:
         if not self.built:
             raise ValueError(
-                f"{type(self).__name__} {self.name!r} must be built before its weights are read or "
-                "set; got one that is not. Call it, or head.build((None, D))."
+                f"{full_name(self)} must be built before its weights are read or set; got one that "
+                "is not. Call it, or head.build((None, D))."
             )
 
 

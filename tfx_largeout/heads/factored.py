@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument
+from tfx_largeout.arguments import choice_argument, full_name
 from tfx_largeout.distribute.class_shard import mark_as_shard
 from tfx_largeout.heads.factored_over_workers import (
     FactoredOverWorkers,
@@ -222,9 +222,9 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
         self.workers.refuse_several(
-            f"{type(self).__name__} {self.name!r} must be called once, and trained without "
-            "gradient_accumulation_steps, where its classes are spread over workers; got "
-            "several gradients for one step",
+            f"{full_name(self)} must be called once, and trained without "
+            "gradient_accumulation_steps, where its classes are spread over workers; got several "
+            "gradients for one step",
             NotImplementedError,
         )
         *statistics, _ = gone.residuals
@@ -377,11 +377,11 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         drift = self.drift()
         if not max(drift) <= _MOST_DRIFT:
             raise ValueError(
-                f"the weights of {type(self).__name__} {self.name!r} must fit each other; got "
-                f"weights that do not (relative differences of {drift.gram:.2g} between Q and "
-                f"W^T W, {drift.inverse:.2g} between U^-T and the inverse of U), as an average of "
-                "two states, weight by weight, does. They have been assigned. To average heads, "
-                "use head.set_dense_weights with the mean of what materialize() returns."
+                f"the weights of {full_name(self)} must fit each other; got weights that do not "
+                f"(relative differences of {drift.gram:.2g} between Q and W^T W, "
+                f"{drift.inverse:.2g} between U^-T and the inverse of U), as an average of two "
+                "states, weight by weight, does. They have been assigned. To average heads, use "
+                "head.set_dense_weights with the mean of what materialize() returns."
             )
         return result
 

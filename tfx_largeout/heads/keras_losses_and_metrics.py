@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.keras_internals import (
     asks_for_shapes,
@@ -58,7 +59,7 @@ def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
         named = ", ".join(losses_of(head.gives))
         same = "the same loss with from_logits=True, or " if SoftmaxStatistics in head.gives else ""
         raise ValueError(
-            f"the loss must be one of logits, which {type(head).__name__} {head.name!r} gives; got "
+            f"the loss must be one of logits, which {full_name(head)} gives; got "
             f"{name or type(loss).__name__} of probabilities. Use {same}a loss of tlo.losses: "
             f"{named}."
         )
@@ -306,8 +307,8 @@ class _UpdateByHead:
         own = known or ["PrecisionAtK", "RecallAtK", "NDCG", "MeanReciprocalRank", "ExactLoss"]
         warnings.warn(
             f"metric {name!r} reads all {head.num_classes:,} logits of each example, in training "
-            f"steps too, in time and memory of [B, C]. Use tlo.metrics.{' or '.join(own)} "
-            f"instead, which {type(head).__name__} {head.name!r} serves without them.",
+            f"steps too, in time and memory of [B, C]. Use tlo.metrics.{' or '.join(own)} instead, "
+            f"which {full_name(head)} serves without them.",
             RuntimeWarning,
             stacklevel=2,
         )

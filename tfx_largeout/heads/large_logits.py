@@ -14,6 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
+
 _MOST_BYTES = 2**30
 _GIVES_LOGITS = ContextVar("gives_logits", default=True)
 
@@ -87,9 +89,9 @@ def _warn_if_many(head: Any, rows: int) -> None:
         return
     head.has_warned_of_logits = True
     warnings.warn(
-        f"{type(head).__name__} {head.name!r} returns all logits: {rows:,} rows (so far) of "
-        f"C={head.num_classes:,} classes are {size / 1e9:.1f} GB. For the best classes of each row "
-        "use tlo.top_k_model(model, k), which never makes the others.",
+        f"{full_name(head)} returns all logits: {rows:,} rows (so far) of C={head.num_classes:,} "
+        f"classes are {size / 1e9:.1f} GB. For the best classes of each row use "
+        "tlo.top_k_model(model, k), which never makes the others.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.data_parallel import DataParallel
 from tfx_largeout.distribute.global_batch import GlobalBatch, gather_examples
@@ -137,9 +138,8 @@ def check_optimizer(head: Any, model: Any) -> None:
     if model is None or not model.compiled or isinstance(model.optimizer, DataParallel):
         return
     head.workers.refuse_several(
-        f"the optimizer of the model of {type(head).__name__} {head.name!r} must be a "
-        "tlo.distribute.DataParallel, as several workers train it and must stay alike; got "
-        f"{model.optimizer!r}",
+        f"the optimizer of the model of {full_name(head)} must be a tlo.distribute.DataParallel, "
+        f"as several workers train it and must stay alike; got {model.optimizer!r}",
         ValueError,
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.memory import refuse_what_is_too_large, sum_of, warn_of_what_is_too_large
 from tfx_largeout.memory import text_of_bytes as text
 from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
@@ -26,7 +27,7 @@ def check_room(head: Any, width: int, examples: int | None) -> None:
         weights = head.weights_of(width, head.workers.size)
     except ValueError:  # a head or an optimizer without such a method
         return
-    owner = f"{type(head).__name__} {head.name!r}"
+    owner = full_name(head)
     refuse_what_is_too_large(owner, weights, lambda available: _smaller(head, width, available))
     step = OptimizerMemory(None).step(examples or 1, 1)
     memory = head.memory_of_step(width, step, head.workers.size)
@@ -49,13 +50,13 @@ def check_room_for_step(head: Any, optimizer: Any, examples: int | None) -> None
         return
     if not trained:
         return
-    owner = f"{type(optimizer).__name__} {optimizer.name!r} for {type(head).__name__} {head.name!r}"
+    owner = f"{full_name(optimizer)} for {full_name(head)}"
     refuse_what_is_too_large(owner, slots, lambda available: _SMALLER_OF_DENSE)
     step = of_optimizer.step(examples or 1, 1)
     memory = head.memory_of_step(head.width, step, head.workers.size)
     temporary = step.temporaries * max(weight.num_bytes for weight in trained)
     memory = memory._replace(activations=max(memory.activations, temporary), building=0)
-    owner = f"{type(head).__name__} {head.name!r}"
+    owner = full_name(head)
     warn_of_what_is_too_large(owner, slots, memory, lambda available: _SMALLER_OF_DENSE)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.distribute.class_shard import mark_slots
 from tfx_largeout.heads.replicated_rows import ReplicatedRows
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
@@ -71,9 +72,9 @@ class RowUpdatingHead(SelfUpdatingHead):
     def optimizer(self, optimizer: RowOptimizer) -> None:
         if self.built:
             raise AttributeError(
-                f"the optimizer of {type(self).__name__} {self.name!r} can't be replaced once the "
-                f"head is built, as it has the head's slots; got {optimizer!r}. Set "
-                "head.optimizer.learning_rate, or make a new head and copy the weights."
+                f"the optimizer of {full_name(self)} can't be replaced once the head is built, as "
+                f"it has the head's slots; got {optimizer!r}. Set head.optimizer.learning_rate, or "
+                "make a new head and copy the weights."
             )
         _check_optimizer(optimizer)
         self._optimizer = optimizer

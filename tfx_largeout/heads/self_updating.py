@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, number_or
+from tfx_largeout.arguments import choice_argument, full_name, number_or
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.keras_losses_and_metrics import losses_of
@@ -153,8 +153,8 @@ class SelfUpdatingHead(Head):
             Tensors `[N, ...]`, h `[N, D]` first. Integers are padded by -1, floats by 0.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} {self.name!r} must write `pack` and `unpack` to take one step "
-            "by several gradients, as of gradient_accumulation_steps, or of several calls"
+            f"{full_name(self)} must write `pack` and `unpack` to take one step by several "
+            "gradients, as of gradient_accumulation_steps, or of several calls"
         )
 
     def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
@@ -246,11 +246,10 @@ class SelfUpdatingHead(Head):
         known = losses_of(self.gives)
         losses = f", such as {', '.join(known)}" if known else ""
         return (
-            f"{type(self).__name__} {self.name!r} is trained by losses of {kinds} "
-            f"alone{losses}; got a gradient with respect to its logits, as of a Keras loss or of "
-            "an activation behind the head, which would train hidden layers and never the head. "
-            "Compile the model with one of these losses, use DenseHead, or call it with "
-            "training=False."
+            f"{full_name(self)} is trained by losses of {kinds} alone{losses}; got a gradient with "
+            "respect to its logits, as of a Keras loss or of an activation behind the head, which "
+            "would train hidden layers and never the head. Compile the model with one of these "
+            "losses, use DenseHead, or call it with training=False."
         )
 
 

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.distribute.data_parallel import with_parts
 from tfx_largeout.heads.kept_passes import BackwardPass, KeptPasses
 from tfx_largeout.heads.keras_losses_and_metrics import trains_as_keras_does
@@ -115,13 +116,13 @@ class StepContext(keras.constraints.Constraint):
         step.optimizer = model.optimizer if compiled else None
         if compiled and step.optimizer is None:
             raise ValueError(
-                f"the model of {_named(head)} must be compiled with an optimizer, which trains "
+                f"the model of {full_name(head)} must be compiled with an optimizer, which trains "
                 "the hidden layers; got optimizer=None"
             )
         self._refuse_averaging(step.optimizer)
         if hidden.dtype == tf.float16 and step.optimizer is None:
             raise ValueError(
-                f"{_named(head)} must know the optimizer that scales the loss of float16 "
+                f"{full_name(head)} must know the optimizer that scales the loss of float16 "
                 "activations; got a call without a compiled model around it. Compile the model "
                 "with that optimizer, and call the model, not its layers one by one; or use the "
                 "policy 'mixed_bfloat16'."
@@ -139,8 +140,8 @@ class StepContext(keras.constraints.Constraint):
             return ForwardPass(_graph(), True)
         if step.taken:
             raise ValueError(
-                f"{_named(self._head)} must be called before the first gradient of a step of fit "
-                "is taken; got another call after it. Take gradients that are not the step's "
+                f"{full_name(self._head)} must be called before the first gradient of a step of "
+                "fit is taken; got another call after it. Take gradients that are not the step's "
                 "within `with head.without_update():`, or write a train_step."
             )
         if _skips_steps(step.optimizer):  # it may have skipped the last step
@@ -288,9 +289,9 @@ class StepContext(keras.constraints.Constraint):
 
     def _warn_of_missing(self, number: int) -> np.int32:
         self._warn_once(
-            f"{_named(self._head)} takes a step by the gradients of {number} batches, fewer than "
-            "gradient_accumulation_steps: those before were lost, as when a model is saved and "
-            "loaded in the middle of a step (Checkpoint keeps them), or were taken within "
+            f"{full_name(self._head)} takes a step by the gradients of {number} batches, fewer "
+            "than gradient_accumulation_steps: those before were lost, as when a model is saved "
+            "and loaded in the middle of a step (Checkpoint keeps them), or were taken within "
             "without_update."
         )
         return np.int32(0)
@@ -300,7 +301,7 @@ class StepContext(keras.constraints.Constraint):
         packed = [self._head.pack(gone) for gone, _ in passes]
         if len({tuple(part.dtype for part in parts) for parts in packed}) > 1:
             raise ValueError(
-                f"{_named(self._head)} must get losses of one kind of statistics where a model "
+                f"{full_name(self._head)} must get losses of one kind of statistics where a model "
                 "calls it several times; got several kinds, as with and without label_smoothing"
             )
         for (_, counts), parts in zip(passes, packed, strict=True):
@@ -334,8 +335,8 @@ class StepContext(keras.constraints.Constraint):
 
     def _refuse_scale_through_functions(self) -> None:
         raise ValueError(
-            f"{_named(self._head)} must be called in the function that takes the gradient where a "
-            "loss is scaled and may be left out or accumulated; got a call within another "
+            f"{full_name(self._head)} must be called in the function that takes the gradient where "
+            "a loss is scaled and may be left out or accumulated; got a call within another "
             "tf.function"
         )
 
@@ -362,7 +363,7 @@ class StepContext(keras.constraints.Constraint):
         for part in with_parts(optimizer):
             if getattr(part, "use_ema", False):
                 raise ValueError(
-                    f"{_named(self._head)} updates itself, and its weights take no part in an "
+                    f"{full_name(self._head)} updates itself, and its weights take no part in an "
                     f"average over steps; got the optimizer {part.name!r} with use_ema=True. Use "
                     "an optimizer without it, or DenseHead."
                 )
@@ -371,7 +372,7 @@ class StepContext(keras.constraints.Constraint):
 
     def _refuse_gradient_from_elsewhere(self) -> None:
         """Raises an error for a step without a pass if another function computed a gradient."""
-        number, rule = self.untaken.read_value(), _ELSEWHERE.format(head=_named(self._head))
+        number, rule = self.untaken.read_value(), _ELSEWHERE.format(head=full_name(self._head))
         kept = self.kept.count.read_value()
         with after([Check((number == 0) | (kept > 0), lambda: [rule, number])]):
             tf.identity(number)
@@ -391,8 +392,8 @@ class StepContext(keras.constraints.Constraint):
 
     def _warn_of_lost_pass(self) -> np.int32:
         self._warn_once(
-            f"a gradient was taken through {_named(self._head)} in training, and no optimizer has "
-            "taken its step since: the head is left as it was. To train, let an optimizer step "
+            f"a gradient was taken through {full_name(self._head)} in training, and no optimizer "
+            "has taken its step since: the head is left as it was. To train, let an optimizer step "
             "with all of model.trainable_variables, or call head.take_step(); to add up gradients "
             "of several batches, give the optimizer gradient_accumulation_steps; to look at a "
             "gradient, take it within `with head.without_update():`."
@@ -409,10 +410,6 @@ _ELSEWHERE = (
     "the gradient through {head} must be taken in the same tf.function as the optimizer's step, or "
     "both eagerly; got gradients that were taken elsewhere:"
 )
-
-
-def _named(head: Any) -> str:
-    return f"{type(head).__name__} {head.name!r}"
 
 
 def _graph() -> Any:
@@ -459,7 +456,7 @@ def _refuse_unknown_scale(head: Any, pending: list[Any]) -> None:
     graph = _graph()
     if is_branch(graph) and pending and pending[0][0].hidden.graph != graph:
         raise ValueError(
-            f"{_named(head)} must know by what the loss is scaled; got the step of an optimizer in "
-            "a branch, as of a LossScaleOptimizer that the model was not compiled with. Compile "
+            f"{full_name(head)} must know by what the loss is scaled; got the step of an optimizer "
+            "in a branch, as of a LossScaleOptimizer that the model was not compiled with. Compile "
             "the model with the optimizer that the loop steps with."
         )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.hessian_free.convex_loss import convex_loss
 from tfx_largeout.hessian_free.flat_parameters import FlatParameters
 from tfx_largeout.keras_internals import flat_layers
@@ -223,7 +224,7 @@ def _refuse_constraints(model: keras.Model) -> None:
 def _warn_of_different_layers(model: keras.Model) -> None:
     layers = [la for la in flat_layers(model) if isinstance(la, _DIFFERENT_IN_TRAINING)]
     if layers:
-        names = ", ".join(f"{type(layer).__name__} {layer.name!r}" for layer in layers)
+        names = ", ".join(full_name(layer) for layer in layers)
         warnings.warn(
             "Hessian-free training calls the model with training=False, where dropout does "
             "nothing and batch normalisation uses moving averages that nothing updates. "

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import full_name, integer_argument
 from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.saving import shared_config, warn_of_lost_tie, with_objects
 from tfx_largeout.tensorflow_internals import tape_may_record
@@ -82,8 +82,8 @@ class FactoredEmbedding(keras.layers.Layer):
                 f"{self.output_dim}"
             )
         self.head.workers.refuse_several(
-            f"{type(self).__name__} {self.name!r} must be built in a single process; got a head "
-            f"whose classes are spread over {self.head.workers.size} workers"
+            f"{full_name(self)} must be built in a single process; got a head whose classes are "
+            f"spread over {self.head.workers.size} workers"
         )
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import full_name, integer_argument
 from tfx_largeout.keras_internals import without_autocast
 from tfx_largeout.memory import Weight, refuse_what_is_too_large
 from tfx_largeout.run_time_checks import Check, after
@@ -166,7 +166,7 @@ class RowEmbedding(keras.layers.Embedding):
 
 def _check_room(layer: keras.layers.Layer, shape: tuple[int, int]) -> None:
     """Raises an error for a table that does not fit into memory, before it is created."""
-    owner = f"{type(layer).__name__} {layer.name!r}"
+    owner = full_name(layer)
     smaller = ["dtype='bfloat16'", "fewer rows, as of ids that are hashed", "a lesser width"]
     refuse_what_is_too_large(owner, [Weight(shape, layer.variable_dtype)], lambda _: smaller)
 

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.class_names import class_names, pack_names
 from tfx_largeout.distribute.class_shard import owner_of_slot
@@ -108,8 +109,8 @@ def resize_classes(
         compiled.update(config.pop("compile_config", None) or {})
         if not _has_config_of(old, config):
             raise TypeError(
-                "the head must be a layer that model's configuration has; got "
-                f"{type(old).__name__} {old.name!r}, which another layer makes in its code"
+                f"the head must be a layer that model's configuration has; got {full_name(old)}, "
+                "which another layer makes in its code"
             )
         return _other_head(config, old, change, named)
 
@@ -121,8 +122,7 @@ def resize_classes(
         result.compile_from_config(_other_compile(compiled, model, old, change))
         if not result.compiled:
             raise TypeError(
-                "model must have Keras's compile, or a compile_from_config; got "
-                f"{type(model).__name__} {model.name!r}"
+                f"model must have Keras's compile, or a compile_from_config; got {full_name(model)}"
             )
     _take_state(model, result, old, new, change)
     new.after_other_rows(first)
@@ -167,9 +167,9 @@ def _head_argument(head: Any, layers: list[Any]) -> Any:
 
 def _check_model(model: keras.Model, layers: list[Any], old: Any) -> None:
     old.workers.refuse_several(
-        f"resize_classes of {type(old).__name__} {old.name!r} must be called in a single process; "
-        f"got classes that are spread over {old.workers.size} workers. Write the model by "
-        "tlo.save_model, and load, resize and save it in one process: workers can load that file"
+        f"resize_classes of {full_name(old)} must be called in a single process; got classes that "
+        f"are spread over {old.workers.size} workers. Write the model by tlo.save_model, and load, "
+        "resize and save it in one process: workers can load that file"
     )
     for layer in layers:
         kept = [variable.numpy() for variable in getattr(layer, "kept_variables", ())[:1]]

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.keras_internals import OptimizerHooks, variable_behind
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 
@@ -44,7 +45,7 @@ class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Takes the step of a variable."""
         gradient, dtype = _dense(gradient), tf.as_dtype(variable.dtype)
-        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable], self)
+        warn_of_short_weights(full_name(self), [variable], self)
         if self.amsgrad or dtype not in _DTYPES:
             super().update_step(gradient, variable, learning_rate)
             return

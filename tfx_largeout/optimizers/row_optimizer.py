@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import (
     choice_argument,
     flag_argument,
+    full_name,
     integer_argument,
     number_argument,
 )
@@ -207,7 +208,7 @@ class RowOptimizer(OptimizerHooks):
         return [_with_a_slice_a_row(gradient) for gradient in gradients]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable], self)
+        warn_of_short_weights(full_name(self), [variable], self)
         self.take_step(gradient, variable, self.rule_of(variable), learning_rate)
 
     def take_step(self, gradient: Any, variable: Any, rule: RowRule, learning_rate: Any) -> None:
@@ -256,9 +257,9 @@ class RowOptimizer(OptimizerHooks):
         if dtypes and "bfloat16" not in dtypes and self.keeps_small_steps:
             option = "stochastic_rounding" if self.stochastic_rounding else "compensation"
             raise ValueError(
-                f"{option} of {type(self).__name__} {self.name!r} must be False where no weights "
-                f"are bfloat16; got weights of {', '.join(sorted(dtypes))}. Give the layer "
-                "dtype='bfloat16', or leave the option out."
+                f"{option} of {full_name(self)} must be False where no weights are bfloat16; got "
+                f"weights of {', '.join(sorted(dtypes))}. Give the layer dtype='bfloat16', or "
+                "leave the option out."
             )
 
     def get_config(self) -> dict[str, Any]:
@@ -279,7 +280,7 @@ class RowOptimizer(OptimizerHooks):
         if len(store.keys()) != len(self.variables):
             super().load_own_variables(store)  # Keras warns, and loads nothing
             return
-        owner = f"{type(self).__name__} {self.name!r}"
+        owner = full_name(self)
         store = own_rows(store, self.variables, owner)
         check_saved_shapes(owner, self.variables, store)
         load_variables(self.variables, store)

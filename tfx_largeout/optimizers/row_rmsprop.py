@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
+from tfx_largeout.arguments import full_name, number_argument
 from tfx_largeout.ops.rows.row_rule import RowRule, compute_dtype
 from tfx_largeout.ops.rows.short_weights import warn_of_short_weights
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -95,7 +95,7 @@ class RowRMSprop(RowOptimizer):
         ]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        warn_of_short_weights(f"{type(self).__name__} {self.name!r}", [variable], self)
+        warn_of_short_weights(full_name(self), [variable], self)
         dtype = compute_dtype(bare_variable(variable))
         growth = self.rho ** -tf.cast(self._steps_since_put_right(variable), tf.float64)
         t = tf.cast(self.iterations + 1, tf.float64)
