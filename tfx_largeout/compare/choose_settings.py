@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import math
 import time
@@ -15,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.compare.comparison import write_csv
 from tfx_largeout.compare.trial_batches import TrialBatches
 from tfx_largeout.compare.trial_model import Settings, TrialModel, fresh_model
 from tfx_largeout.distribute.workers import require_alone
@@ -22,7 +22,6 @@ from tfx_largeout.heads import Head
 from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.keras_internals import flat_layers, random_state_kept
 from tfx_largeout.samplers import LogUniform, Uniform, Unigram
-from tfx_largeout.written_whole import written_whole
 
 _ASKED_BY = "choose_settings"
 _SECONDS = 60.0
@@ -88,10 +87,7 @@ class ChosenSettings:
 
     def to_csv(self, path: str | Path) -> None:
         """Writes the table of the trials."""
-        with written_whole(path) as unfinished, unfinished.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self.rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows)
+        write_csv(Path(path), self.rows[0], self.rows)
 
     def model(self) -> keras.Model:
         """Returns a new compiled model like the given one, with the chosen settings.

@@ -233,8 +233,8 @@ class Comparison:
             about = {"head": result.head, "seed": result.seed}
             points += [{**about, **dataclasses.asdict(point)} for point in result.curve]
         rows = [dataclasses.asdict(row) for row in self.rows]
-        _write_csv(files.summary_csv, _names(SummaryRow), rows)
-        _write_csv(files.curves_csv, ["head", "seed", *_names(CurvePoint)], points)
+        write_csv(files.summary_csv, _names(SummaryRow), rows)
+        write_csv(files.curves_csv, ["head", "seed", *_names(CurvePoint)], points)
         heads = [dataclasses.asdict(result) for result in self.results]
         text = json.dumps({**self._configuration, "heads": heads, "summary": rows})
         content = json.loads(text, parse_constant=lambda _: None)
@@ -312,9 +312,10 @@ def _image(picture: Path) -> str:
     return f'<img alt="{what}" src="data:image/png;base64,{data}">'
 
 
-def _write_csv(path: Path, names: list[str], rows: Iterable[dict[str, Any]]) -> None:
+def write_csv(path: Path, names: Iterable[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Writes a table with the columns `names`."""
     with _replaced(path) as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer = csv.DictWriter(file, list(names), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
