@@ -265,17 +265,6 @@ def test_to_dense_and_set_dense_weights(use_bias):
     assert max(other.drift()) < 1e-6
 
 
-def test_assign_checks_shapes():
-    head = FactoredHead(CLASSES, 0.1, use_bias=True)
-    head.build((None, WIDTH))
-    with pytest.raises(ValueError, match=r"kernel must have shape \(30, 5\); got \(30, 4\)"):
-        head.set_dense_weights(np.zeros((CLASSES, 4)), np.zeros(CLASSES))
-    with pytest.raises(ValueError, match="bias must be given with use_bias, and only then"):
-        head.set_dense_weights(np.zeros((CLASSES, WIDTH)))
-    with pytest.raises(ValueError, match=r"bias must have shape \(30,\); got \(3,\)"):
-        head.set_dense_weights(np.zeros((CLASSES, WIDTH)), np.zeros(3))
-
-
 def test_logits_of_stale_rows():
     x, labels = data()
     head = FactoredHead(CLASSES, 0.5, kernel_initializer=normal())

@@ -345,19 +345,21 @@ def test_a_gradient_from_another_function_than_the_step_is_refused(name):
 
 
 @heads
-def test_the_loss_may_be_in_a_function_of_its_own(name):
-    model = model_of(name, keras.optimizers.SGD(0.5))
+@pytest.mark.parametrize("scale", [None, 512.0])
+def test_the_loss_may_be_in_a_function_of_its_own(name, scale):
+    optimizer = keras.optimizers.SGD(0.5, loss_scale_factor=scale)
+    model = model_of(name, optimizer)
 
     @tf.function
     def value_of(x, y):
-        return model.loss(y, model(x, training=True))
+        return optimizer.scale_loss(model.loss(y, model(x, training=True)))
 
     x, y = data()
     for i in range(0, len(x), BATCH):
         with tf.GradientTape() as tape:
             value = value_of(tf.constant(x[i : i + BATCH]), tf.constant(y[i : i + BATCH]))
         weights = model.trainable_variables
-        model.optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+        optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
     assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
 
 
@@ -461,24 +463,6 @@ def test_an_overflow_behind_a_frozen_trunk_lowers_the_scale(name):
     model.fit(*data(BATCH), batch_size=BATCH, verbose=0)
     assert float(scaled.dynamic_scale) == 2.0**126
     np.testing.assert_array_equal(weights_of(model)[-1], before)
-
-
-@heads
-def test_a_scaled_loss_in_a_function_of_its_own(name):
-    optimizer = keras.optimizers.SGD(0.5, loss_scale_factor=512.0)
-    model = model_of(name, optimizer)
-
-    @tf.function
-    def value_of(x, y):
-        return optimizer.scale_loss(model.loss(y, model(x, training=True)))
-
-    x, y = data()
-    for i in range(0, len(x), BATCH):
-        with tf.GradientTape() as tape:
-            value = value_of(tf.constant(x[i : i + BATCH]), tf.constant(y[i : i + BATCH]))
-        weights = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
-    assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
 
 
 def test_an_inner_gradient_of_compute_loss_is_no_step():

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from loading import assert_goes_on_when_loaded
 from oracles import hash_index as oracle
 from samplers.drawing import assert_mean
 from variants import cases_of, thorough
@@ -298,12 +299,7 @@ def test_a_saved_model_goes_on_bit_for_bit(kind, tmp_path):
     model = compiled(head_with(sampler, HashIndex(DWTAHash(3), 2, 5, first_period=3)))
     x, y = np.tile(HIDDEN, (6, 1)), np.arange(6 * BATCH) % CLASSES
     model.fit(x, y, batch_size=BATCH, verbose=0)
-    model.save(tmp_path / "model.keras")
-    restored = keras.models.load_model(tmp_path / "model.keras")
-    for each in (model, restored):
-        each.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
-    for ours, theirs in zip(model.weights, restored.weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
+    assert_goes_on_when_loaded(model, x, y, tmp_path, batch_size=BATCH)
 
 
 @pytest.mark.parametrize(
