@@ -15,12 +15,14 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument, number_argument
 from tfx_largeout.compare.comparison import write_csv
+from tfx_largeout.compare.own_data import require_compiled
 from tfx_largeout.compare.trial_batches import TrialBatches
 from tfx_largeout.compare.trial_model import Settings, TrialModel, fresh_model
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads import Head
+from tfx_largeout.heads.base import heads_of
 from tfx_largeout.heads.candidate_head import CandidateHead
-from tfx_largeout.keras_internals import flat_layers, random_state_kept
+from tfx_largeout.keras_internals import random_state_kept
 from tfx_largeout.samplers import LogUniform, Uniform, Unigram
 
 _ASKED_BY = "choose_settings"
@@ -212,13 +214,10 @@ def choose_settings(
 
 
 def _head_of(model: Any) -> Head:
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a compiled keras model; got {model!r}")
-    if not model.compiled:
-        raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
+    require_compiled(model)
     if not model.built:
         raise ValueError(f"model must be built; got {model.name!r}, which is not")
-    heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
+    heads = heads_of(model)
     if not heads:
         raise TypeError(
             f"model must have a head of this package, as tlo.replace_output gives it one; got "

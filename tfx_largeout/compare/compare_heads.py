@@ -22,7 +22,7 @@ from tfx_largeout.compare.head_builders import HeadBuilder
 from tfx_largeout.compare.head_options import fitted
 from tfx_largeout.compare.head_table import HeadRow, head_and_loss, head_row
 from tfx_largeout.compare.job import say
-from tfx_largeout.compare.own_data import own_data
+from tfx_largeout.compare.own_data import own_data, require_compiled
 from tfx_largeout.models.replace_output import (
     graph_layers,
     output_layers,
@@ -86,10 +86,7 @@ def compare_heads(
         TypeError: As `compare_models` and `replace_output`.
         ValueError: Likewise; or a name is not the name of a head.
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a compiled keras model; got {model!r}")
-    if not model.compiled:
-        raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
+    require_compiled(model)
     dense, _ = output_layers(model)
     data, test = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)

@@ -30,8 +30,7 @@ from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.timed_fit import EventFile, Supervisor
 from tfx_largeout.compare.worker import OnChange
-from tfx_largeout.heads import Head
-from tfx_largeout.keras_internals import flat_layers
+from tfx_largeout.heads.base import heads_of
 from tfx_largeout.ops import library
 from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
@@ -251,7 +250,7 @@ def _options(model: keras.Model) -> dict[str, Any]:
 
 def _head_options(model: keras.Model) -> dict[str, Any]:
     """Returns the settings of the head, if the model has one head."""
-    heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
+    heads = heads_of(model)
     if len(heads) != 1:
         return {}
     head, options = heads[0], {"head": type(heads[0]).__name__}

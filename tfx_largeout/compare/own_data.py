@@ -18,6 +18,14 @@ from tfx_largeout.labels import is_sparse_matrix, normalize_labels, soft_labels
 _KERAS_BATCH = 32
 
 
+def require_compiled(model: Any) -> None:
+    """Raises an error for what is not a compiled model."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"model must be a compiled keras model; got {model!r}")
+    if not model.compiled:
+        raise ValueError(f"model must be compiled; got {model.name!r}, which is not")
+
+
 class OwnData:
     """Examples for training or evaluation, in a form for `fit` and `evaluate`.
 

@@ -14,9 +14,10 @@ from tfx_largeout.callbacks.row_means import LOSS, STANDARD_ERROR, RowMeans
 from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.trial_batches import TrialBatches
 from tfx_largeout.heads import Head
+from tfx_largeout.heads.base import heads_of
 from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
-from tfx_largeout.keras_internals import flat_layers, made_again, names_forgotten, whole_config
+from tfx_largeout.keras_internals import made_again, names_forgotten, whole_config
 
 _ROWS = 256  # rows per batch of evaluation
 
@@ -143,7 +144,7 @@ class TrialModel:
 
 def head_of(model: keras.Model) -> Head:
     """Returns the only head of a model."""
-    (head,) = (layer for layer in flat_layers(model) if isinstance(layer, Head))
+    (head,) = heads_of(model)
     return head
 
 

@@ -25,7 +25,7 @@ from tfx_largeout.heads.keras_losses_and_metrics import (
 from tfx_largeout.heads.large_logits import gives_logits, watch_logits
 from tfx_largeout.heads.over_workers import check_optimizer, whole_batch, workers_of
 from tfx_largeout.heads.room_for_weights import check_room, check_room_for_step
-from tfx_largeout.keras_internals import asks_for_shapes, calling_model, mask_of
+from tfx_largeout.keras_internals import asks_for_shapes, calling_model, flat_layers, mask_of
 from tfx_largeout.labels import Labels, SoftLabels, normalize_labels
 from tfx_largeout.memory import StepMemory, StepSize, Weight, gradients_of
 from tfx_largeout.ops.product_precision import keep_float32
@@ -435,6 +435,11 @@ class Head(keras.layers.Layer):
                 f"small to count; got the policy {self.dtype_policy.name!r}. Use 'mixed_float16', "
                 "'mixed_bfloat16' or 'float32'."
             )
+
+
+def heads_of(model: keras.Model) -> list[Head]:
+    """Returns the heads of a model."""
+    return [layer for layer in flat_layers(model) if isinstance(layer, Head)]
 
 
 def refuse_xla_of_heads() -> None:

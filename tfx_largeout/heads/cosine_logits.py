@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
+from tfx_largeout.arguments import full_name, number_argument
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.ops.rows.unit_rows import at_norm_1, unit_rows
@@ -114,8 +114,8 @@ class CosineLogits(KernelHead):
         """Raises a TypeError if statistics of a kind need s, and the head has none."""
         if self.cosine_scale is None:
             raise TypeError(
-                f"{kind.__name__} need a head with a cosine_scale; got {type(self).__name__} "
-                f"{self.name!r}, whose logits are W h + b"
+                f"{kind.__name__} need a head with a cosine_scale; got {full_name(self)}, whose "
+                "logits are W h + b"
             )
 
     def linear_input(self, hidden: tf.Tensor) -> tf.Tensor:

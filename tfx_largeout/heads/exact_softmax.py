@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kept_passes import BackwardPass
-from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.heads.softmax_head import SoftmaxHead, at_most_1
 from tfx_largeout.labels import Labels
 from tfx_largeout.memory import StepMemory, StepSize, sum_of
@@ -110,7 +110,6 @@ class ExactSoftmaxHead(RowUpdatingHead, SoftmaxHead, CosineLogits):
         self.set_softmax(num_selected, backward, products, seed)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
         self.replicate()

@@ -19,7 +19,7 @@ from tfx_largeout.heads.factored_over_workers import (
 )
 from tfx_largeout.heads.factored_weights import FactoredWeights
 from tfx_largeout.heads.kept_passes import BackwardPass
-from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.heads.self_updating import after_forward_passes
 from tfx_largeout.labels import Labels
 from tfx_largeout.memory import StepMemory, StepSize, Weight
@@ -121,7 +121,6 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         )
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([])  # no slots
         self.rows = ClassRows(self.workers, self.num_classes, self.name)

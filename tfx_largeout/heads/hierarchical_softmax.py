@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument
+from tfx_largeout.arguments import choice_argument, full_name
 from tfx_largeout.class_counts import check_length, class_counts, smoothed
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.class_trees import (
@@ -283,10 +283,9 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         name = str(next(i for i, weight in places if weight is self.tree_digest))
         if name in store and int(np.asarray(store[name])) != self._digest:
             raise ValueError(
-                f"the saved weights must belong to the tree of {type(self).__name__} "
-                f"{self.name!r}; got weights of another tree, one of other counts or clusters. "
-                "They are left as they were; other layers and the head's optimizer, which Keras "
-                "loads separately, may not be."
+                f"the saved weights must belong to the tree of {full_name(self)}; got weights of "
+                "another tree, one of other counts or clusters. They are left as they were; other "
+                "layers and the head's optimizer, which Keras loads separately, may not be."
             )
 
     def _make_tree(self) -> tuple[ClassTree, int]:

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import mark_as_shard
 from tfx_largeout.heads.dense_weights import DenseWeights
@@ -212,8 +213,8 @@ class KernelHead(DenseWeights):
         """
         if self.soft_cap is not None:
             raise TypeError(
-                f"{who} needs a head whose logits are W h + b; got {type(self).__name__} "
-                f"{self.name!r}, which caps them: logit_soft_cap={self.soft_cap}"
+                f"{who} needs a head whose logits are W h + b; got {full_name(self)}, which caps "
+                f"them: logit_soft_cap={self.soft_cap}"
             )
 
     def refuse_cosines(self, who: str) -> None:
@@ -224,8 +225,8 @@ class KernelHead(DenseWeights):
         """
         if self.cosine_scale is not None:
             raise TypeError(
-                f"{who} needs a head whose logits are W h + b; got {type(self).__name__} "
-                f"{self.name!r}, which normalises h: cosine_scale={self.cosine_scale:g}"
+                f"{who} needs a head whose logits are W h + b; got {full_name(self)}, which "
+                f"normalises h: cosine_scale={self.cosine_scale:g}"
             )
 
     def weights_as_arrays(self) -> tuple[np.ndarray, np.ndarray | None]:

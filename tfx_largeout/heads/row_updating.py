@@ -60,7 +60,8 @@ class RowUpdatingHead(SelfUpdatingHead):
     replicated: ReplicatedRows | None = None
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        self.optimizer.check_dtypes({self.variable_dtype})  # before anything is created
+        _refuse_built(self.optimizer)  # before anything is created
+        self.optimizer.check_dtypes({self.variable_dtype})
         super().build(input_shape)
 
     @property
@@ -113,7 +114,7 @@ class RowUpdatingHead(SelfUpdatingHead):
 
     def build_optimizer(self, weights: Sequence[Any]) -> None:
         """Creates the slots of the weights; skips None."""
-        refuse_built(self.optimizer)  # another head may have built it meanwhile
+        _refuse_built(self.optimizer)  # another head may have built it meanwhile
         _refuse_exclusions(self.optimizer)
         own = [weight for weight in weights if weight is not None]
         self.optimizer.build(own)
@@ -180,7 +181,7 @@ def _check_optimizer(optimizer: Any) -> None:
         )
     if not optimizer.serves_heads:
         raise TypeError(f"optimizer must be one that serves heads, as RowAdam; got {optimizer!r}")
-    refuse_built(optimizer)
+    _refuse_built(optimizer)
     for option in _OPTIONS_OF_KERAS:
         value = getattr(optimizer, option)
         if value:
@@ -200,7 +201,7 @@ def _refuse_exclusions(optimizer: RowOptimizer) -> None:
         )
 
 
-def refuse_built(optimizer: RowOptimizer) -> None:
+def _refuse_built(optimizer: RowOptimizer) -> None:
     """Raises an error if the optimizer already has slots: they belong to other weights."""
     if optimizer.built:
         raise ValueError(

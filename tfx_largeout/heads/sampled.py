@@ -12,7 +12,7 @@ import tensorflow as tf
 from tfx_largeout.heads.candidate_head import CandidateHead
 from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kept_passes import BackwardPass
-from tfx_largeout.heads.row_updating import RowUpdatingHead, refuse_built
+from tfx_largeout.heads.row_updating import RowUpdatingHead
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
 from tfx_largeout.optimizers.row_optimizer import RowOptimizer
@@ -99,7 +99,6 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
         self.initial_log_partition = float(initial_log_partition)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        refuse_built(self.optimizer)
         super().build(input_shape)
         self.build_optimizer([self.kernel, self.bias])
         self.replicate()

@@ -12,9 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import full_name
 from tfx_largeout.distribute.meeting import agree, bits_of, meet, together
 from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.heads.base import Head
+from tfx_largeout.heads.base import heads_of
 from tfx_largeout.hessian_free.examples import Examples
 from tfx_largeout.keras_internals import flat_layers
 
@@ -28,13 +29,12 @@ _SAME_VALIDATION = 1e-3
 
 def refuse_heads(workers: Workers, model: keras.Model) -> None:
     """Raises an error for a model with a head: its classes would be spread over workers."""
-    heads = [layer for layer in flat_layers(model) if isinstance(layer, Head)]
+    heads = heads_of(model)
     if heads:
         workers.refuse_several(
             "the model of hessian_free.Trainer must be whole on each worker; got "
-            f"{type(heads[0]).__name__} {heads[0].name!r}, whose classes are spread over "
-            f"{workers.size} workers. End the model with keras.layers.Dense, and compile it with "
-            "a loss of Keras"
+            f"{full_name(heads[0])}, whose classes are spread over {workers.size} workers. End the "
+            "model with keras.layers.Dense, and compile it with a loss of Keras"
         )
 
 

@@ -158,9 +158,8 @@ def _head_argument(head: Any, layers: list[Any]) -> Any:
     old = found[0]
     if not isinstance(old, DenseWeights):
         raise TypeError(
-            f"head must be one with a row of W for each class; got {type(old).__name__} "
-            f"{old.name!r}, in which a class more or less changes the probabilities of others: "
-            "make a new one"
+            f"head must be one with a row of W for each class; got {full_name(old)}, in which a "
+            "class more or less changes the probabilities of others: make a new one"
         )
     return old
 
