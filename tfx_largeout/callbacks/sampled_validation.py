@@ -13,7 +13,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
 from tfx_largeout.callbacks.row_means import STANDARD_ERROR, RowMeans
 from tfx_largeout.callbacks.row_sample import RowSample
-from tfx_largeout.callbacks.step_measurements import StepMeasurements
+from tfx_largeout.callbacks.step_measurements import StepMeasurements, wire_field
 from tfx_largeout.losses.base import HeadLoss
 
 _PREFIX = "val_"
@@ -244,14 +244,6 @@ def _layout(names: list[str]) -> bytes:
     charts = b""
     for name in names:
         tags = (name, f"{name}/lower", f"{name}/upper")
-        series = b"".join(_field(place + 1, tag.encode()) for place, tag in enumerate(tags))
-        charts += _field(2, _field(1, name.encode()) + _field(3, _field(1, series)))
-    return _field(2, _field(1, _PREFIX.rstrip("_").encode()) + charts)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """Returns a field of bytes in protocol buffers' wire format."""
-    size, length = len(content), b""
-    while size > 127:
-        length, size = length + bytes([size & 127 | 128]), size >> 7
-    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+        series = b"".join(wire_field(place + 1, tag.encode()) for place, tag in enumerate(tags))
+        charts += wire_field(2, wire_field(1, name.encode()) + wire_field(3, wire_field(1, series)))
+    return wire_field(2, wire_field(1, _PREFIX.rstrip("_").encode()) + charts)

@@ -41,3 +41,11 @@ class StepMeasurements(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if self._writer is not None:
             self._writer.close()
+
+
+def wire_field(number: int, content: bytes) -> bytes:
+    """Returns a field of bytes, or of a message, in protocol buffers' wire format."""
+    size, length = len(content), b""
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 from google.protobuf import struct_pb2
 
+from tfx_largeout.callbacks.step_measurements import wire_field
 from tfx_largeout.compare.results import CurvePoint
 from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.distribute import current
@@ -229,7 +230,7 @@ class EventFile:
         value = summary.value.add(tag=f"_hparams_/{tag}")
         value.tensor.CopyFrom(tf.make_tensor_proto(0.0))
         value.metadata.plugin_data.plugin_name = "hparams"
-        value.metadata.plugin_data.content = _length_delimited(field, message)
+        value.metadata.plugin_data.content = wire_field(field, message)
         self._write(summary, 0, seconds)
 
     def _write(self, summary: tf.compat.v1.Summary, step: int, seconds: float) -> None:
@@ -237,13 +238,3 @@ class EventFile:
         event = tf.compat.v1.Event(wall_time=wall_time, step=step, summary=summary)
         self._writer.write(event.SerializeToString())
         self._writer.flush()
-
-
-def _length_delimited(field: int, message: bytes) -> bytes:
-    """Returns a message with one field, itself a message, in protocol buffers' wire format."""
-    return bytes([field << 3 | 2]) + _varint(len(message)) + message
-
-
-def _varint(value: int) -> bytes:
-    low, high = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _varint(high) if high else bytes([low])
