@@ -211,11 +211,11 @@ ARRAYS = problem(200, 20)
         (
             {"recall": None, "num_found": 201},
             ValueError,
-            "num_found must be at most C = 200; got 201",
+            "num_found must be at most num_classes=200; got 201",
         ),
         ({"recall": 0}, ValueError, "recall must be .*above 0.*; got 0"),
         ({"k": 0}, ValueError, "k must be an integer of at least 1; got 0"),
-        ({"k": 201}, ValueError, "k must be at most C = 200; got 201"),
+        ({"k": 201}, ValueError, "k must be at most num_classes=200; got 201"),
         ({"num_tables": []}, ValueError, r"num_tables must be a sequence of integers; got \[\]"),
         ({"num_tables": 5}, ValueError, "num_tables must be a sequence of integers; got 5"),
         ({"num_tables": [0]}, ValueError, "each of num_tables must be an integer of at least 1"),

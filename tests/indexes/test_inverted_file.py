@@ -251,7 +251,7 @@ def test_refusals():
         with pytest.raises(ValueError, match=f"{name} must be .*got {value}"):
             tlo.indexes.InvertedFile(**arguments)
     head = head_of(normal(50, 8))
-    with pytest.raises(ValueError, match="num_lists must be at most C=50; got 51"):
+    with pytest.raises(ValueError, match="num_lists must be at most num_classes=50; got 51"):
         index_of(head, 51)
     with pytest.raises(ValueError, match="num_probed must be at most num_lists=5; got 6"):
         index_of(head, 5, 6)

@@ -13,7 +13,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument, integers_argument, number_argument
+from tfx_largeout.arguments import (
+    at_most_classes,
+    integer_argument,
+    integers_argument,
+    number_argument,
+)
 from tfx_largeout.callbacks.probe import ProbedBatch, output_of, require_head_loss
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.candidate_head import CandidateHead
@@ -96,10 +101,7 @@ def choose_num_sampled(
     if sizes is None:
         sizes = _round_sizes(head.num_classes)
     sizes = integers_argument("sizes", sizes, at_least=1)
-    if sizes[-1] > head.num_classes:
-        raise ValueError(
-            f"each of sizes must be at most num_classes={head.num_classes}; got {sizes[-1]}"
-        )
+    at_most_classes("each of sizes", sizes[-1], head.num_classes)
     with without_logits():
         batch = ProbedBatch.of(model, x, y, asked_by)
     errors: dict[int, GradientError] = {}

@@ -12,7 +12,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument, integers_argument, number_argument
+from tfx_largeout.arguments import (
+    at_most_classes,
+    integer_argument,
+    integers_argument,
+    number_argument,
+)
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.indexes.hash_index import HashIndex
 from tfx_largeout.indexes.longest_row import longest_row, radii
@@ -213,8 +218,7 @@ def _target(recall: Any, num_found: Any, num_classes: int) -> _Target:
 
 def _at_most_all(name: str, value: Any, num_classes: int) -> int:
     value = integer_argument(name, value, at_least=1)
-    if value > num_classes:
-        raise ValueError(f"{name} must be at most C = {num_classes}; got {value}")
+    at_most_classes(name, value, num_classes)
     return value
 
 

@@ -10,7 +10,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
+from tfx_largeout.arguments import (
+    at_most_classes,
+    choice_argument,
+    integer_argument,
+    number_argument,
+)
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.indexes.base import HOST, Index, SearchIndex, filled
@@ -331,10 +336,7 @@ class HashIndex(Index, SearchIndex):
             return min(max(1000, 10 * k), num_classes)
         if num_found < k:
             raise ValueError(f"num_found must be at least k={k}; got {num_found}")
-        if num_found > num_classes:
-            raise ValueError(
-                f"num_found must be at most num_classes={num_classes}; got {num_found}"
-            )
+        at_most_classes("num_found", num_found, num_classes)
         return num_found
 
     def hashed_rows(self, kernel: Any, bias: Any = None) -> HashedRows:

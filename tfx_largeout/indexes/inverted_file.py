@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.indexes.base import HOST, filled
 from tfx_largeout.indexes.row_bounds import QuantizedRows, quantized
 from tfx_largeout.indexes.row_lists import (
@@ -157,8 +157,7 @@ class InvertedFile(QuantizedRows):
     def _numbers(self, num_classes: int) -> tuple[int, int]:
         """Returns the number of lists, and how many of them are read."""
         lists = self.num_lists or default_num_lists(num_classes)
-        if lists > num_classes:
-            raise ValueError(f"num_lists must be at most C={num_classes}; got {lists}")
+        at_most_classes("num_lists", lists, num_classes)
         probed = self.num_probed or default_num_probed(lists)
         _check_num_probed(probed, lists)
         return lists, probed

@@ -9,7 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
+from tfx_largeout.arguments import (
+    at_most_classes,
+    choice_argument,
+    integer_argument,
+    number_argument,
+)
 from tfx_largeout.class_counts import check_length, class_counts, smoothed
 from tfx_largeout.indexes.base import Index, filled
 from tfx_largeout.memory import Weight
@@ -136,10 +141,7 @@ class InvertedMultiIndex(Index):
             raise ValueError(f"seed must be below 2**63; got {seed}")
 
     def check_shape(self, num_classes: int, width: int) -> None:
-        if self.num_words > num_classes:
-            raise ValueError(
-                f"num_words must be at most num_classes={num_classes}; got {self.num_words}"
-            )
+        at_most_classes("num_words", self.num_words, num_classes)
         if self.quantization == "pq" and width < 2:
             raise ValueError(
                 f"quantization='pq' must go with rows of at least 2 numbers; got {width}"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import flag_argument, integer_argument, number_argument
+from tfx_largeout.arguments import at_most_classes, flag_argument, integer_argument, number_argument
 from tfx_largeout.class_filter import ClassFilter, Findable, excluded_ids
 from tfx_largeout.class_names import class_names, pack_names, unpack_names
 from tfx_largeout.heads.base import Head, HeadOutput, head_output, refuse_xla_of_heads
@@ -73,8 +73,8 @@ class _Search(keras.layers.Layer):
 
     def _check_numbers(self, num_classes: int) -> None:
         for name, value in (("k", self.k), ("num_found", self.num_found)):
-            if value is not None and value > num_classes:
-                raise ValueError(f"{name} must be at most num_classes={num_classes}; got {value}")
+            if value is not None:
+                at_most_classes(name, value, num_classes)
         if self.names is not None and len(self.names) != num_classes:
             raise ValueError(
                 f"names must be num_classes={num_classes} strings; got {len(self.names)}"

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument, number_argument
 from tfx_largeout.heads.base import HeadOutput, examples_that_count
 from tfx_largeout.labels import PADDING
 from tfx_largeout.layers.top_k import output_of_logits
@@ -313,10 +313,7 @@ class NearestNeighborModel(keras.Model):
             f"{type(self).__name__} must be used in one process; got a head whose classes are "
             f"spread over {output.head.workers.size} workers: load its file in one"
         )
-        if self.k > output.head.num_classes:
-            raise ValueError(
-                f"k must be at most num_classes={output.head.num_classes}; got {self.k}"
-            )
+        at_most_classes("k", self.k, output.head.num_classes)
         return output, examples_that_count(logits, output)
 
     def _evidence(self, output: HeadOutput, x: Any) -> tuple[tf.Tensor, tf.Tensor]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.arguments import at_most_classes
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.factored_weights import FactoredWeights
@@ -124,8 +125,8 @@ def _linear_searcher(scores: LinearScores, options: SearchOptions) -> Searcher:
 def searcher_of(head: Head, options: SearchOptions) -> Searcher:
     """Returns the searcher for the best classes of a head. Errors: as `export`."""
     for name, value in (("k", options.k), ("num_lists", options.num_lists)):
-        if value is not None and value > head.num_classes:
-            raise ValueError(f"{name} must be at most num_classes={head.num_classes}; got {value}")
+        if value is not None:
+            at_most_classes(name, value, head.num_classes)
     scores = linear_scores(head, options.temperature)
     if scores is not None:
         check_finite_rows(scores.kernel, scores.bias)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, integer_argument
+from tfx_largeout.arguments import at_most_classes, choice_argument, integer_argument
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.memory import StepSize
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
@@ -63,10 +63,7 @@ class SoftmaxSelection(NamedTuple):
 def num_selected_argument(num_selected: int, num_classes: int, at_least: int = 1) -> int:
     """Returns S as an int; raises ValueError if it is not an integer in [at_least, C]."""
     num_selected = integer_argument("num_selected", num_selected, at_least)
-    if num_selected > num_classes:
-        raise ValueError(
-            f"num_selected must be at most num_classes={num_classes}; got {num_selected}"
-        )
+    at_most_classes("num_selected", num_selected, num_classes)
     return num_selected
 
 

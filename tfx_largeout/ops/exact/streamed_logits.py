@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.keras_internals import variable_behind
@@ -184,8 +184,8 @@ def exact_inputs(
         require_rank("bias", bias, 1)
         _check_dimension("bias", "[C] with the C of kernel", bias.shape[0], num_classes)
     integer_argument("k", k, at_least=0)
-    if num_classes is not None and k > num_classes:
-        raise ValueError(f"k must be at most num_classes={num_classes}; got {k}")
+    if num_classes is not None:
+        at_most_classes("k", k, num_classes)
     return tf.cast(hidden, tf.float64 if kernel.dtype == tf.float64 else tf.float32), bias
 
 
