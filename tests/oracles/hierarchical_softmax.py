@@ -9,20 +9,12 @@ nodes are rows of W, level by level.
 from __future__ import annotations
 
 import numpy as np
-
-
-def scores(hidden, kernel, bias):
-    result = np.asarray(hidden, np.float64) @ np.asarray(kernel, np.float64).T
-    return result if bias is None else result + np.asarray(bias, np.float64)
+from oracles.softmax import log_softmax
+from oracles.softmax import logits as scores
 
 
 def log_sigmoid(x):
     return -np.logaddexp(0, -x)
-
-
-def log_softmax(x):
-    shifted = x - x.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 # Two levels
