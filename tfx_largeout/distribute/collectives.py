@@ -68,6 +68,9 @@ class ConnectedWorkers(Workers):
     def add_up(self, x: tf.Tensor, name: str) -> tf.Tensor:
         if self.is_small(x):
             return tf.add_n(tf.unstack(self.gather(x, "sum/" + name)))
+        return self.add_up_large(x, name)
+
+    def add_up_large(self, x: tf.Tensor, name: str) -> tf.Tensor:
         add = functools.partial(tf.raw_ops.CollectiveReduceV2, merge_op="Add", final_op="Id")
         return tf.ensure_shape(self._run(add, "sum/" + name, x, x), x.shape)
 

@@ -73,6 +73,10 @@ class Workers:
         """Returns the sum over workers. No gradient."""
         raise NotImplementedError
 
+    def add_up_large(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        """As `add_up`, for x that is not small."""
+        return self.add_up(x, name)
+
     def exchange(self, x: tf.Tensor, name: str) -> tf.Tensor:
         """Sends row r of x to worker r; returns the rows sent to this worker, `[R, ...]`."""
         raise NotImplementedError
@@ -157,10 +161,10 @@ class Workers:
         In bfloat16 each worker adds up its part of the terms in float32 and sends the sum, so that
         a number is rounded twice for any R. Small sums are not rounded.
         """
-        # If the number is unknown, x has gradients of rows, and is large to `is_small`.
-        whole = x if x.shape.is_fully_defined() else x[:, tf.newaxis, tf.newaxis]
-        if self.sent_dtype(x.dtype) == x.dtype or self.is_small(whole):
-            return tf.reshape(self.sum(whole, name), tf.shape(x))
+        if x.shape.is_fully_defined() and self.is_small(x):
+            return self.add_up(x, name)
+        if self.sent_dtype(x.dtype) == x.dtype:
+            return self.add_up_large(x, name)
         n = tf.size(x)
         padded = tf.pad(x, [[0, -n % (2 * self.size)]])
         sums = self.sum_of_own(tf.reshape(padded, [self.size, -1]), name)
