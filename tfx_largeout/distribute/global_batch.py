@@ -150,8 +150,8 @@ def _gathered(
     if label_values is not None:
         columns.append(packed(tf.pad(label_values, missing), dtype))
 
-    parts = Parts(workers, heard[:, 0])
-    parts.most = tf.reduce_max(tf.reduce_sum(of_groups[:, :, 0], axis=1))
+    most_of_group = tf.reduce_max(tf.reduce_sum(of_groups[:, :, 0], axis=1))
+    parts = Parts(workers, heard[:, 0], most_of_group)
     every = parts.gathered(tf.concat(columns, axis=1), f"{site}/examples")
     real = all_weights = all_mask = all_values = None
     if weights is not None:
@@ -175,12 +175,11 @@ class Parts:
     Args:
         workers: More than one.
         sizes: `[R]` int64: the number of examples per worker.
+        most: At least the number of examples of each group. Default: not for `of_all_groups`.
     """
 
-    most: tf.Tensor | None = None  # at least the number of examples of each group
-
-    def __init__(self, workers: Workers, sizes: tf.Tensor) -> None:
-        self._workers = workers
+    def __init__(self, workers: Workers, sizes: tf.Tensor, most: tf.Tensor | None = None) -> None:
+        self._workers, self._most = workers, most
         self._rows = sizes[workers.rank]
         self._is_empty = tf.constant(False)  # no example, except for one of no worker
         if not workers.replicas.alone:
@@ -250,7 +249,7 @@ class Parts:
         number = tf.shape(given[0], tf.int64)[0]
         is_real = tf.fill([number], tf.cast(~self._is_empty, wide))
         table = tf.stack([*(tf.cast(x, wide) for x in given), is_real], axis=1)
-        missing = [[0, tf.maximum(self.most, 1) - number], [0, 0]]
+        missing = [[0, tf.maximum(self._most, 1) - number], [0, 0]]
         every = replicas.gather(tf.pad(tf.stop_gradient(table), missing), name)
         is_real = every[:, :, -1] != 0
         ends = tf.cumsum(tf.math.count_nonzero(is_real, axis=1))

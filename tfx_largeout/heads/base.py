@@ -463,6 +463,8 @@ class HeadOutput:
         metrics_look: Whether that loss is Keras's, and a compiled metric reads this output.
         is_asked: Whether a `HeadLoss` has asked for statistics.
         exclude: The classes that each example excludes, as passed to the call, or None.
+        excluded_of_all, parts: Of a global batch: the classes that its examples exclude, and whose
+            each example is.
     """
 
     def __init__(
@@ -472,11 +474,12 @@ class HeadOutput:
         training: bool,
         metrics_look: bool = False,
         exclude: Any = None,
+        excluded_of_all: tf.Tensor | None = None,
+        parts: Parts | None = None,
     ) -> None:
         self.head = head
         self.exclude = exclude
-        self.excluded_of_all: tf.Tensor | None = None  # if examples are the global batch
-        self.parts: Parts | None = None  # likewise: `parts` of the `GlobalBatch`
+        self.excluded_of_all, self.parts = excluded_of_all, parts
         self.hidden = hidden
         self.training = training
         self.ignore_class: int | None = None

@@ -181,9 +181,12 @@ class OutputOfParts(HeadOutput):
     Spherical statistics are computed where the examples are. For other kinds h is gathered, once.
     """
 
-    def __init__(self, head: Any, own: tf.Tensor, training: bool, parts: Parts) -> None:
+    def __init__(
+        self, head: Any, own: tf.Tensor, training: bool, parts: Parts, excluded: tf.Tensor | None
+    ) -> None:
         # Only the batch shape of the gathered h is read.
-        super().__init__(head, tf.zeros([tf.size(parts.ranks), 1]), training)
+        hidden = tf.zeros([tf.size(parts.ranks), 1])
+        super().__init__(head, hidden, training, excluded_of_all=excluded)
         self._own, self._parts, self._gathered = own, parts, None
 
     @property
@@ -215,8 +218,8 @@ def whole_batch_of_parts(
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
     # The gradient is multiplied by R, as in `gather_examples`.
     own = _some_rows(hidden, batch.kept, head.workers.size)
-    whole = OutputOfParts(head, own, output.training, batch.parts)
-    labels, whole.excluded_of_all = labels_of_all(head, batch, filtered)
+    labels, excluded = labels_of_all(head, batch, filtered)
+    whole = OutputOfParts(head, own, output.training, batch.parts, excluded)
     return whole, labels, batch.weights, batch.mask
 
 

@@ -75,9 +75,9 @@ def whole_batch(
     when, of_labels = local_examples(output, y_true, sample_weight, mask, filtered)
     hidden = tf.cast(output.flat_hidden, head.statistics_dtype)
     batch = gather_examples(head.workers, head.name, *when, hidden, *of_labels)
-    whole = type(output)(head, batch.hidden, output.training)
-    whole.parts = batch.parts
-    labels, whole.excluded_of_all = labels_of_all(head, batch, filtered)
+    labels, excluded = labels_of_all(head, batch, filtered)
+    of_all = {"parts": batch.parts, "excluded_of_all": excluded}
+    whole = type(output)(head, batch.hidden, output.training, **of_all)
     return whole, labels, batch.weights, batch.mask
 
 
