@@ -33,6 +33,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout import indexes, losses, optimizers, samplers
+from tfx_largeout.heads.candidate_head import CandidateResiduals
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 
@@ -126,7 +127,7 @@ class IndexedStep:
             tf.fill(labels.ids.shape, 1e-3),
             tf.fill([len(hidden), ids.shape[-1]], 1e-3),
         )
-        residuals = (samplers.Candidates(ids, ids, ids), None)
+        residuals = CandidateResiduals(samplers.Candidates(ids, ids, ids), None)
         update = functools.partial(head.backward, hidden, labels, residuals, gradients, True)
         budget, seed = self._setting.candidates, tf.constant([0, 1])
         found = functools.partial(index.candidates, hidden[:, tf.newaxis], budget, seed, own)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,6 +23,13 @@ from tfx_largeout.ops.exact.shared_gradient import CandidateGradients
 from tfx_largeout.samplers import Candidates, Sampler
 from tfx_largeout.samplers.base import OutputWeights, with_certain
 from tfx_largeout.statistics import CandidateStatistics
+
+
+class CandidateResiduals(NamedTuple):
+    """What the forward pass of a `CandidateHead` leaves for the backward pass."""
+
+    candidates: Candidates
+    hits: Any  # as in `CandidateStatistics`; None for a step alone
 
 
 class CandidateHead(KernelHead):
@@ -138,20 +145,20 @@ class CandidateHead(KernelHead):
             self.rows.of(ids),
         )
         true_logits = self.workers.sum(values.true_logits, f"{self.name}/true_logits")
-        return (true_logits, values.candidate_logits), (candidates, values.hits)
+        residuals = CandidateResiduals(candidates, values.hits)
+        return (true_logits, values.candidate_logits), residuals
 
     def row_gradients(
         self,
         hidden: tf.Tensor,
         labels: Labels,
-        residuals: Any,
+        residuals: CandidateResiduals,
         gradients: tuple[tf.Tensor, ...],
     ) -> CandidateGradients:
-        candidates, _ = residuals
         return CandidateGradients(
             tf.cast(hidden, self.statistics_dtype),
             self.rows.of(labels.ids),
-            self.rows.of(candidates.ids),
+            self.rows.of(residuals.candidates.ids),
             *gradients,
         )
 
@@ -160,7 +167,7 @@ class CandidateHead(KernelHead):
         kind: type,
         labels: Labels,
         values: tuple[tf.Tensor, ...],
-        residuals: Any,
+        residuals: CandidateResiduals,
         anchor: tf.Tensor,
     ) -> CandidateStatistics:
         true_logits, logits = values

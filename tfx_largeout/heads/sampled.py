@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.heads.candidate_head import CandidateHead
+from tfx_largeout.heads.candidate_head import CandidateHead, CandidateResiduals
 from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.row_updating import RowUpdatingHead
@@ -115,22 +115,23 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
         gradients: tuple[tf.Tensor, ...],
         update: bool,
     ) -> tf.Tensor:
-        batch = self.row_gradients(hidden, labels, residuals, gradients).without_zeros()
-        return tf.cast(self.update_rows(self.kernel, self.bias, batch, update), hidden.dtype)
+        of_rows = self._step(BackwardPass(hidden, labels, residuals, gradients), update)
+        return tf.cast(of_rows, hidden.dtype)
 
-    def update_weights(
-        self, hidden: tf.Tensor, labels: Labels, residuals: Any, gradients: tuple[tf.Tensor, ...]
-    ) -> tf.Tensor:
-        batch = self.row_gradients(hidden, labels, residuals, gradients).without_zeros()
-        return self.update_rows(self.kernel, self.bias, batch, True, gradient=False)
+    def update_weights(self, *gone: Any) -> tf.Tensor:
+        return self._step(BackwardPass(*gone), True, gradient=False)
 
-    def steps_apart(self, residuals: Any) -> bool:
+    def _step(self, gone: BackwardPass, update: bool, gradient: bool = True) -> tf.Tensor:
+        batch = self.row_gradients(*gone).without_zeros()
+        return self.update_rows(self.kernel, self.bias, batch, update, gradient)
+
+    def steps_apart(self, residuals: CandidateResiduals) -> bool:
         # With separate candidates, and with replicas, both go over the same entries.
-        are_shared = residuals[0].ids.shape.rank == 1
+        are_shared = residuals.candidates.ids.shape.rank == 1
         return self.workers.pick(False, are_shared and self.replicated is None)
 
     def pack(self, gone: BackwardPass) -> tuple[tf.Tensor, ...]:
-        ids = gone.residuals[0].ids
+        ids = gone.residuals.candidates.ids
         if ids.shape.rank == 1:  # only for this pass
             ids = tf.broadcast_to(ids, tf.shape(gone.gradients[1]))
         return gone.hidden, gone.labels.ids, ids, *gone.gradients
@@ -138,13 +139,12 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
     def unpack(self, parts: Sequence[tf.Tensor]) -> BackwardPass:
         hidden, label_ids, ids, *gradients = parts
         labels = Labels(label_ids)
-        residuals = (Candidates.certain(ids, labels), None)
+        residuals = CandidateResiduals(Candidates.certain(ids, labels), None)
         return BackwardPass(hidden, labels, residuals, tuple(gradients))
 
-    def after_update(self, labels: Labels, residuals: Any) -> None:
+    def after_update(self, labels: Labels, residuals: CandidateResiduals) -> None:
         if self.index is None:
             return
-        candidates, _ = residuals
-        touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, candidates.ids)]
+        touched = [tf.reshape(ids, [-1]) for ids in (labels.ids, residuals.candidates.ids)]
         self.index.update(self.kernel, self.bias, self.rows.of(tf.concat(touched, axis=0)))
         self.index.note(labels)

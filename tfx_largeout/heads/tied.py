@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
 from tfx_largeout.distribute.data_parallel import with_parts
-from tfx_largeout.heads.candidate_head import CandidateHead
+from tfx_largeout.heads.candidate_head import CandidateHead, CandidateResiduals
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.softmax_head import SoftmaxHead
 from tfx_largeout.heads.update_switch import UpdateSwitch
@@ -317,9 +317,8 @@ class TiedSampledHead(TiedHead, CandidateHead):
         number, own = self.sampler.num_candidates(step.examples)
         return step.examples * step.labels + number * (step.examples if own else 1)
 
-    def named(self, labels: Labels, residuals: Any) -> list[tf.Tensor]:
-        candidates, _ = residuals
-        return [labels.ids, candidates.ids]
+    def named(self, labels: Labels, residuals: CandidateResiduals) -> list[tf.Tensor]:
+        return [labels.ids, residuals.candidates.ids]
 
     def as_statistics(
         self,
