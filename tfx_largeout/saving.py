@@ -78,29 +78,25 @@ def check_saved_shapes(owner: str, variables: Sequence[Any], store: Mapping[str,
     """
     named = ((str(number), variable) for number, variable in enumerate(variables))
     pairs = [(variable, store[name]) for name, variable in named if name in store]
-    rule, wrong = (
-        "the shapes",
-        [
+    found = {
+        "the shapes": [
             f"{variable.path} has shape {tuple(variable.shape)}, saved was {tuple(saved.shape)}"
             for variable, saved in pairs
             if tuple(saved.shape) != tuple(variable.shape)
         ],
-    )
-    if not wrong:
-        rule, wrong = (
-            "the kinds of numbers",
-            [
-                f"{variable.path} has dtype {variable.dtype}, saved was {saved.dtype}"
-                for variable, saved in pairs
-                if not _is_alike(variable.dtype, saved.dtype)
-            ],
-        )
-    if wrong:
-        raise ValueError(
-            f"the saved weights must have {rule} of {owner}; got {'; '.join(wrong)}: it was "
-            "saved with other arguments. They are left as they were; other layers, which Keras "
-            "loads separately, may not be."
-        )
+        "the kinds of numbers": [
+            f"{variable.path} has dtype {variable.dtype}, saved was {saved.dtype}"
+            for variable, saved in pairs
+            if not _is_alike(variable.dtype, saved.dtype)
+        ],
+    }
+    for rule, wrong in found.items():
+        if wrong:
+            raise ValueError(
+                f"the saved weights must have {rule} of {owner}; got {'; '.join(wrong)}: it was "
+                "saved with other arguments. They are left as they were; other layers, which Keras "
+                "loads separately, may not be."
+            )
 
 
 def _is_alike(own: str, saved: np.dtype) -> bool:

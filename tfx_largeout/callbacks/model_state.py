@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -125,11 +124,9 @@ class ModelState:
                 GiB of variables is then unchanged; the message says if larger ones are mixed.
         """
         some = {name: f for name, f in self._found.items() if not (f.derived and anew)}
-        sizes = [  # without kept gradients, which have any number of rows
-            found.variable.dtype.size * math.prod(size or 0 for size in found.variable.shape)
-            for found in some.values()
-        ]
-        is_put_back, before = sum(sizes) <= _PUT_BACK, []
+        # Without kept gradients, which have any number of rows.
+        num_bytes = sum(v.dtype.size * (v.shape.num_elements() or 0) for _, v, *_ in some.values())
+        is_put_back, before = num_bytes <= _PUT_BACK, []
         for name, found in some.items():
             try:
                 array = read(name)

@@ -73,8 +73,7 @@ class RunState:
         if names != saved:
             raise ValueError(f"callbacks must be as in the checkpoint, {saved}; got {names}")
         if run.is_of_others:
-            self._refuse_arrays_of_callbacks(run)
-            self._refuse_kept_gradients(run)
+            self._check_for_other_workers(run)
 
     def restore(self, run: StoredRun) -> bool:
         """Restores a state that passed `check`; returns the result of `ModelState.restore`.
@@ -105,28 +104,24 @@ class RunState:
         np.random.set_state(facts["random"]["numpy"])
         return is_new
 
-    def _refuse_arrays_of_callbacks(self, run: StoredRun) -> None:
-        arrays = _arrays_under(_OF_CALLBACKS, run)
-        names = [name for name, array in arrays.items() if array.ndim]
+    def _check_for_other_workers(self, run: StoredRun) -> None:
+        others = "where a run goes on with another number of workers, or other data_replicas, as"
+        origin = f"from {run.num_workers} workers for {current().size}"
+        arrays = _arrays_under(_OF_CALLBACKS, run).items()
+        names = sorted({name.split("/")[1] for name, array in arrays if array.ndim})
         if names:
             raise ValueError(
-                "callbacks must keep no arrays where a run goes on with another number of workers, "
-                "or other data_replicas, as they may have rows of classes that other workers need "
-                "then; got "
-                f"{', '.join(sorted({name.split('/')[1] for name in names}))} of "
-                f"{[type(callback).__name__ for callback in self._callbacks]}, from "
-                f"{run.num_workers} workers for {current().size}"
+                f"callbacks must keep no arrays {others} they may have rows of classes that other "
+                f"workers need then; got {', '.join(names)} of "
+                f"{[type(callback).__name__ for callback in self._callbacks]}, {origin}"
             )
-
-    def _refuse_kept_gradients(self, run: StoredRun) -> None:
         numbers = [int(run.array(name)) for name in self.model.counts_of_kept()]
         if any(numbers):
             raise ValueError(
-                "the checkpoint must be one between two steps of gradient_accumulation_steps where "
-                "a run goes on with another number of workers, or other data_replicas, as each "
-                "worker has the part of its classes; got one with gradients of "
-                f"{max(numbers)} batches, from {run.num_workers} workers for {current().size}. Go "
-                "on with the same workers, or remove this checkpoint to go on from an older one"
+                "the checkpoint must be one between two steps of gradient_accumulation_steps "
+                f"{others} each worker has the part of its classes; got one with gradients of "
+                f"{max(numbers)} batches, {origin}. Go on with the same workers, or remove this "
+                "checkpoint to go on from an older one"
             )
 
 
