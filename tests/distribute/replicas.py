@@ -61,12 +61,11 @@ def main(folder: Path, groups: int) -> None:
         np.savez(f"{run}-{workers.rank}.npz", **checkpoints.rows_of(other.layers[-1]))
 
 
-def differ() -> None:
-    rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    tlo.distribute.connect(timeout=180, data_replicas=1 + rank)
+def number_of(groups: str) -> int:
+    if groups == "differ":
+        return 1 + json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    return int(groups)
 
 
 if __name__ == "__main__":
-    if sys.argv[2] == "differ":
-        differ()
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), number_of(sys.argv[2]))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import samplers as oracle
-from samplers.drawing import labels_of
+from samplers.drawing import labels_of, zipf_batches
 
 from tfx_largeout.indexes.label_intervals import LabelIntervals
 from tfx_largeout.labels import Labels
@@ -21,18 +21,9 @@ def index_of(decay):
     return index
 
 
-def zipf(number):
-    """Batches of one label per example."""
-    weights = 1 / np.arange(1, CLASSES + 1)
-    classes = np.random.default_rng(0).choice(
-        CLASSES, (number, BATCH, 1), p=weights / weights.sum()
-    )
-    return classes
-
-
 @pytest.mark.parametrize("decay", [0.01, 0.3])
 def test_intervals_are_those_of_the_paper(decay):
-    batches, index = zipf(40), index_of(decay)
+    batches, index = zipf_batches(40, BATCH, CLASSES), index_of(decay)
     after = oracle.label_intervals(batches[..., 0].tolist(), CLASSES, decay)
     for labels, expected in zip(batches, after, strict=True):
         arrivals = index.arrivals(labels_of(labels))  # the estimate after the batch, not yet noted
@@ -42,7 +33,7 @@ def test_intervals_are_those_of_the_paper(decay):
 
 
 def test_after_many_batches_it_is_how_often_a_batch_has_the_class():
-    batches, index = zipf(1500), index_of(0.001)
+    batches, index = zipf_batches(1500, BATCH, CLASSES), index_of(0.001)
     note = tf.function(lambda ids: index.note(Labels(ids)))
     for labels in batches:
         note(tf.constant(labels, tf.int64))

@@ -36,6 +36,13 @@ def labels_of(ids):
     return Labels(tf.constant(np.asarray(ids), tf.int64))
 
 
+def zipf_batches(number, size, num_classes):
+    """Batches `[size, 1]` of one label per example; class c has a share of 1 / (c + 1)."""
+    weights = 1 / np.arange(1, num_classes + 1)
+    shape = number, size, 1
+    return np.random.default_rng(0).choice(num_classes, shape, p=weights / weights.sum())
+
+
 def draw(sampler, labels, seed=(1, 2)):
     """One draw for as many examples as there are rows of labels."""
     labels = labels_of(labels)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import samplers as oracle
-from samplers.drawing import labels_of
+from samplers.drawing import labels_of, zipf_batches
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import InvertedMultiIndex
@@ -33,17 +33,10 @@ def drawn(weights, labels, queue=0):
     return sampler.sample(tf.zeros([labels.ids.shape[0], WIDTH]), labels, SEED, weights)
 
 
-def zipf(number, seed=0):
-    """Batches of one label per example."""
-    weights = 1 / np.arange(1, CLASSES + 1)
-    rng = np.random.default_rng(seed)
-    return rng.choice(CLASSES, (number, BATCH, 1), p=weights / weights.sum())
-
-
 @pytest.mark.parametrize("decay", [0.01, 0.3])
 @pytest.mark.parametrize("queue", [0, 3])
 def test_candidates_are_the_labels_of_the_batches_with_es_of_the_oracle(queue, decay):
-    batches = zipf(40)
+    batches = zipf_batches(40, BATCH, CLASSES)
     after = oracle.label_intervals(batches[..., 0].tolist(), CLASSES, decay)
     weights = weights_of(decay)
     for step, labels in enumerate(batches):
@@ -85,7 +78,7 @@ def model_of(sampler, **options):
 
 
 def data(number=256):
-    x = np.eye(CLASSES, dtype="float32")[zipf(number // BATCH).ravel()]
+    x = np.eye(CLASSES, dtype="float32")[zipf_batches(number, 1, CLASSES).ravel()]
     return x, np.argmax(np.roll(x, 1, axis=1), axis=1)
 
 
