@@ -9,7 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
-from tfx_largeout.ops.exact.ranks_from_logits import count_above, order_keys
+from tfx_largeout.ops.exact.ranks_from_logits import (
+    best_columns,
+    best_pairs,
+    count_above,
+    order_keys,
+)
 from tfx_largeout.ops.sorted_search import lower_bound
 
 _BLOCK_ELEMENTS = 2**20  # log-probabilities in memory: 4 MiB in float32
@@ -173,10 +178,11 @@ def best_classes(
             hidden = allowed.hides(ids_of_block)
             values = tf.where(hidden, lowest, values)
             ids_of_block = tf.where(hidden, none_left, ids_of_block)
-        best = _best_columns(values, k)
+        best = best_columns(values, tf.minimum(k, tf.shape(values)[1]))
         block_ids = tf.gather(ids_of_block, best, batch_dims=1)
         scores = tf.concat([scores, tf.gather(values, best, batch_dims=1)], axis=1)
-        scores, ids = _best_pairs(scores, tf.concat([ids, block_ids], axis=1), k)
+        ids = tf.concat([ids, block_ids], axis=1)
+        scores, ids = best_pairs(scores, ids, tf.minimum(k, tf.shape(scores)[1]))
         least = tf.reduce_min(order_keys(scores[:, -1:]))
         return tf.where(tf.shape(scores)[1] < k, lowest, least), scores, ids
 
@@ -186,18 +192,6 @@ def best_classes(
     ids = tf.where(tf.equal(ids, none_left), tf.constant(-1, tf.int64), ids)
     shape = [sweep.hidden.shape[0], k]
     return tf.ensure_shape(scores, shape), tf.ensure_shape(ids, shape)
-
-
-def _best_columns(values: tf.Tensor, k: int) -> tf.Tensor:
-    width = tf.minimum(k, tf.shape(values)[1])
-    return tf.math.top_k(order_keys(values), width).indices
-
-
-def _best_pairs(scores: tf.Tensor, ids: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    by_id = tf.argsort(ids, axis=1)
-    scores, ids = (tf.gather(pair, by_id, batch_dims=1) for pair in (scores, ids))
-    best = _best_columns(scores, k)
-    return tf.gather(scores, best, batch_dims=1), tf.gather(ids, best, batch_dims=1)
 
 
 def _target_sweep(sweep: Sweep, labels: tf.Tensor) -> tf.Tensor:

@@ -14,7 +14,7 @@ from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.labels import normalize_labels
 from tfx_largeout.metrics.base import EvaluationMetric
-from tfx_largeout.ops.exact.ranks_from_logits import order_keys
+from tfx_largeout.ops.exact.ranks_from_logits import best_columns
 from tfx_largeout.statistics import TopScores
 
 _SCORES = ("logit", "sigmoid", "softmax")
@@ -162,6 +162,6 @@ def _ratio(kind: str, right: tf.Tensor, given: tf.Tensor, had: tf.Tensor) -> tf.
 
 def _best_of_logits(logits: tf.Tensor, k: int) -> TopScores:
     flat = tf.reshape(logits, [-1, logits.shape[-1]])
-    ids = tf.math.top_k(order_keys(flat), k).indices
+    ids = best_columns(flat, k)
     scores = tf.gather(flat, ids, batch_dims=1)
     return TopScores(scores, tf.cast(ids, tf.int64), tf.reduce_logsumexp(flat, axis=1))

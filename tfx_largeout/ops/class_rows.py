@@ -14,7 +14,7 @@ from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits, top_candidates
 from tfx_largeout.ops.exact.filtered_top_k import filtered_top_k
 from tfx_largeout.ops.exact.mean_of_rows import mean_of_rows
-from tfx_largeout.ops.exact.ranks_from_logits import order_keys
+from tfx_largeout.ops.exact.ranks_from_logits import best_pairs
 from tfx_largeout.ops.exact.softmax_selection import SoftmaxSelection, least_weight
 from tfx_largeout.ops.exact.streamed_logits import StreamedLogits, streamed_logits
 from tfx_largeout.statistics import TopScores
@@ -199,11 +199,7 @@ class ClassRows:
         ids = tf.pad(ids, missing, constant_values=self.num_classes)
         scores = _side_by_side(self.workers.gather(scores, f"{self.site}/top_scores"))
         ids = _side_by_side(self.workers.gather(ids, f"{self.site}/top_ids"))
-        by_id = tf.argsort(ids, axis=1)
-        scores, ids = (tf.gather(x, by_id, batch_dims=1) for x in (scores, ids))
-        # Of equal scores the first one has the lower id.
-        best = tf.math.top_k(order_keys(scores), k).indices
-        scores, ids = (tf.gather(x, best, batch_dims=1) for x in (scores, ids))
+        scores, ids = best_pairs(scores, ids, k)
         return scores, tf.where(ids < self.num_classes, ids, tf.constant(-1, tf.int64))
 
     def _sum_if_any(self, x: tf.Tensor, name: str) -> tf.Tensor:

@@ -12,11 +12,11 @@ from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.hash_index import SEARCH_SEED
 from tfx_largeout.indexes.row_lists import make_row_lists, rows_and_biases
+from tfx_largeout.ops.exact.ranks_from_logits import best_columns
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.rows.variable_rows import signed
 from tfx_largeout.serving.stored_rows import (
     StoredRows,
-    best_columns,
     best_of_any_order,
     best_of_many_columns,
     in_turns,

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
-from tfx_largeout.ops.exact.ranks_from_logits import order_keys
+from tfx_largeout.ops.exact.ranks_from_logits import best_columns, best_pairs
 from tfx_largeout.ops.rows.large_variables import blocks_of_rows, fill_rows, read_rows
 from tfx_largeout.statistics import TopScores
 
@@ -210,11 +210,6 @@ def store_columns(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> 
     return StoredColumns(num_classes, made, biases, variable(scales) if dtype == "int8" else None)
 
 
-def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
-    """Returns positions of the k largest of each row, `[B, k]` int32; ties by lower one."""
-    return tf.math.top_k(order_keys(logits), k).indices
-
-
 def best_of_many_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
     """Returns the same as `best_columns`, faster for many columns, `[B, n]`.
 
@@ -239,11 +234,9 @@ def best_of_any_order(
     """Returns the k best scores and their ids, ties by lower id, -1 last; -inf if too few."""
     missing = [[0, 0], [0, tf.maximum(k - tf.shape(ids)[1], 0)]]
     scores = tf.pad(scores, missing, constant_values=-_INFINITY)
-    ids = tf.pad(ids, missing, constant_values=-1)
-    by_id = tf.argsort(tf.where(ids < 0, tf.int64.max, ids), axis=1)
-    scores, ids = (tf.gather(each, by_id, batch_dims=1) for each in (scores, ids))
-    best = best_columns(scores, k)
-    return tf.gather(scores, best, batch_dims=1), tf.gather(ids, best, batch_dims=1)
+    ids = tf.pad(tf.where(ids < 0, tf.int64.max, ids), missing, constant_values=tf.int64.max)
+    scores, ids = best_pairs(scores, ids, k)
+    return scores, tf.where(tf.equal(ids, tf.int64.max), tf.constant(-1, tf.int64), ids)
 
 
 def in_turns(

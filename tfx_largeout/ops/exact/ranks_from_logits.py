@@ -43,6 +43,21 @@ def order_keys(logits: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_nan(logits), tf.constant(float("-inf"), logits.dtype), logits)
 
 
+def best_columns(logits: tf.Tensor, k: int | tf.Tensor) -> tf.Tensor:
+    """Returns positions of the k largest of each row, `[B, k]` int32; ties by lower one."""
+    return tf.math.top_k(order_keys(logits), k).indices
+
+
+def best_pairs(
+    scores: tf.Tensor, ids: tf.Tensor, k: int | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the k best scores of each row, falling, and their ids; ties by lower id."""
+    by_id = tf.argsort(ids, axis=1)
+    scores, ids = (tf.gather(x, by_id, batch_dims=1) for x in (scores, ids))
+    best = best_columns(scores, k)
+    return tf.gather(scores, best, batch_dims=1), tf.gather(ids, best, batch_dims=1)
+
+
 def count_above(
     keys: tf.Tensor, classes: tf.Tensor, target_keys: tf.Tensor, labels: tf.Tensor
 ) -> tf.Tensor:
