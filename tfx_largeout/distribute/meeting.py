@@ -121,16 +121,16 @@ def check_alike(workers: Workers, variables: Sequence[Any]) -> None:
     if not variables:
         return
     heard = workers.gather(bits_of(variables), "trunk/check")
-    tf.debugging.Assert(
-        tf.reduce_all(heard == heard[0]),
-        [
-            "weights that all workers share must be the same on all of them; got sums of their "
-            "bits by worker",
-            heard,
-            "Something has set them on one worker alone, such as an assignment or a callback",
-        ],
-        summarize=64,
-    )
+    rule = "weights that all workers share must be the same on all of them; got sums of their bits"
+    check_same_bits(heard, [f"{rule} by worker", heard])
+
+
+def check_same_bits(bits: tf.Tensor, message: list[Any]) -> list[tf.Operation]:
+    """Returns a check, in a graph, that workers' sums of bits `[R]` are the same."""
+    cause = "Something has set them on one worker alone, such as an assignment or a callback"
+    is_alike = tf.reduce_all(bits == bits[0])
+    check = tf.debugging.Assert(is_alike, [*message, cause], summarize=64)
+    return [] if check is None else [check]
 
 
 def bits_of(variables: Sequence[Any]) -> tf.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.distribute.meeting import sum_of_bits
+from tfx_largeout.distribute.meeting import check_same_bits, sum_of_bits
 from tfx_largeout.distribute.workers import Workers
 from tfx_largeout.ops.candidates.candidate_gradients import GradientSums
 from tfx_largeout.ops.candidates.row_gradients import RowGradients
@@ -98,19 +98,12 @@ class ReplicatedRows:
         kernel = tf.ensure_shape(tf.reshape(kernel, tf.shape(found.kernel)), found.kernel.shape)
         return found._replace(kernel=kernel, bias=bias)
 
-    def _check_alike(self, bits: tf.Tensor) -> list[Any]:
-        check = tf.debugging.Assert(
-            tf.reduce_all(bits == bits[0]),
-            [
-                "rows of W of the head must be the same on all workers that have the same classes; "
-                "got sums of the bits of some rows by group",
-                bits,
-                f"in {self._site!r}.",
-                "Something has set them on one worker alone, such as an assignment or a callback",
-            ],
-            summarize=64,
+    def _check_alike(self, bits: tf.Tensor) -> list[tf.Operation]:
+        rule = (
+            "rows of W of the head must be the same on all workers that have the same classes; got "
+            "sums of the bits of some rows by group"
         )
-        return [] if check is None else [check]
+        return check_same_bits(bits, [rule, bits, f"in {self._site!r}."])
 
 
 def _capacity(number: tf.Tensor) -> tf.Tensor:
