@@ -68,7 +68,7 @@ def seed_of_group(seed: tf.Tensor, workers: Workers) -> tf.Tensor:
 
 
 def whole_batch(
-    output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
+    output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
 ) -> tuple[Any, Labels, tf.Tensor | None, tf.Tensor | None]:
     """`HeadOutput.over_workers` for several workers."""
     head = output.head
@@ -82,7 +82,7 @@ def whole_batch(
 
 
 def local_examples(
-    output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool = False
+    output: Any, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
 ) -> tuple[tuple[int, Any], tuple[tf.Tensor | None, ...]]:
     """Returns phase and step for `meet`, and the labels and weights for `gather_examples`."""
     labels = _local_labels(output, y_true)

@@ -232,8 +232,7 @@ class TiedHead(KernelHead):
         """Returns the tensors for the gradient of W and b: rows, or all."""
         if not self.trainable:
             return []
-        weights = [self.kernel] if self.bias is None else [self.kernel, self.bias]
-        tables = [bare_variable(weight) for weight in weights]
+        tables = [bare_variable(weight) for weight in self.weights_with_rows]
         if rows is None:
             self.gives_slices = False
             return [table.read_value() for table in tables]

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.class_counts import class_counts
-from tfx_largeout.saving import pack_array, unpack_array
+from tfx_largeout.saving import ConstantArray, pack_array, unpack_array
 
 _INITIALIZERS = {"kernel_initializer": 0, "embeddings_initializer": 0, "bias_initializer": 1}
 _NOT_BY_CLASS = ("vocab_file", "num_reserved_ids")  # of TensorFlow's fixed_unigram
@@ -128,10 +128,10 @@ class ClassChange:
         """Returns an initializer of weights: an array gets new rows, others get new counts."""
         if not isinstance(config, dict) or config.get("class_name") != "ConstantArray":
             return self.config_of_head(config)
-        shape, packed = config["config"]["shape"], config["config"]["packed"]
-        if shape[:1] != [self.old]:
+        array = ConstantArray.from_config(config["config"]).value
+        if array.shape[:1] != (self.old,):
             return config
-        array, last = unpack_array(packed).reshape(shape), self.rows[_INITIALIZERS[name]]
+        last = self.rows[_INITIALIZERS[name]]
         if last is None and self.num_new:
             argument = ("new_rows", "new_bias")[_INITIALIZERS[name]]
             raise ValueError(
@@ -139,8 +139,7 @@ class ClassChange:
                 f"head is an array of the {self.old} old ones; got None"
             )
         array = self.follow(array, array[:0] if last is None else last.astype(array.dtype))
-        inner = {"shape": list(array.shape), "packed": pack_array(array)}
-        return {**config, "config": inner}
+        return {**config, "config": ConstantArray(array).get_config()}
 
     def _first_id(self, first_id: int) -> int:
         """Returns `first_id`: classes below it are never drawn, and must stay the first."""

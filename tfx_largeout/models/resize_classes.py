@@ -124,7 +124,7 @@ def resize_classes(
             raise TypeError(
                 f"model must have Keras's compile, or a compile_from_config; got {full_name(model)}"
             )
-    _take_state(model, result, old, new, change)
+    _take_state(model, result, old, change)
     new.after_other_rows(first)
     if getattr(old, "index", None) is not None:
         _take_index(old.index, new, change)
@@ -336,9 +336,7 @@ def _gives(tensor: Any, head: Any) -> bool:
 # The weights
 
 
-def _take_state(
-    model: keras.Model, result: keras.Model, old: Any, new: Any, change: ClassChange
-) -> None:
+def _take_state(model: keras.Model, result: keras.Model, old: Any, change: ClassChange) -> None:
     """Copies the state of the old model to the new one, rows of classes by their new ids."""
     states = [ModelState(each, metrics=False, kept=False) for each in (model, result)]
     there, here = (dict(state.arrays()) for state in states)

@@ -15,6 +15,7 @@ from tfx_largeout.memory import Weight
 from tfx_largeout.saving import ConstantArray
 
 _BLOCK_ELEMENTS = 2**22  # values drawn at a time: 16 MiB in float32
+_KERNEL = "kernel_initializer"  # the argument, in errors
 _BLOCKS_AT_ONCE = 6  # temporaries of an initializer and its scaling, in blocks, measured
 
 
@@ -24,7 +25,6 @@ def initialize_by_blocks(
     dtype: Any,
     last_column: tf.Tensor | None = None,
     shard: ClassShard | None = None,
-    name: str = "kernel_initializer",
     of_rows: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
 ) -> tf.Tensor:
     """Returns the values of `initializer` for `[C, D]`, created in blocks if possible.
@@ -42,7 +42,6 @@ def initialize_by_blocks(
         dtype: The dtype of the result.
         last_column: `[C]`, of that dtype: appended as one more column. Default: none.
         shard: The classes whose rows are returned. Default None: all.
-        name: The argument that the initializer was given as, for the error.
         of_rows: A function of rows, applied to blocks. Default None.
 
     Raises:
@@ -51,9 +50,9 @@ def initialize_by_blocks(
     shard = shard or ClassShard(num_classes=shape[0])
     rows_a_block = max(_BLOCK_ELEMENTS // max(shape[1], 1), 1)
     if type(initializer) not in _BY_ROWS or shape[0] <= rows_a_block:
-        values = of_rows(initial_values(initializer, shape, dtype, name))
+        values = of_rows(initial_values(initializer, shape, dtype, _KERNEL))
         return shard.own(_append(values, last_column))
-    _check_constant(initializer, shape, name)
+    _check_constant(initializer, shape, _KERNEL)
     width = shape[1] + (last_column is not None)
     result = tf.raw_ops.Empty(shape=(shard.num_rows, width), dtype=tf.as_dtype(dtype))
     end = 0
