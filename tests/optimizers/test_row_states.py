@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from oracles.row_update import update_row
 
 import tfx_largeout as tlo
+from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
 from tfx_largeout.memory import sum_of
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.optimizers import RowAdagrad, RowAdam, RowRMSprop, RowSGD
@@ -164,42 +164,24 @@ OF_MODELS = {**OPTIMIZERS, "rmsprop": lambda: RowRMSprop(0.02, stochastic_roundi
 
 @pytest.mark.parametrize("name", list(OF_MODELS))
 def test_dense_gradients_and_slices_take_the_same_steps(name, monkeypatch):
+    """Also for the second of two tables, which has every second class from 1 on."""
     monkeypatch.setenv("TFX_LARGEOUT_FORCE_FALLBACK", "1")
-    tables = [keras.Variable(np.ones([20, 5]), dtype="bfloat16", name="t") for _ in range(2)]
-    for step in range(4):
-        if step == 0:
-            optimizers = [OF_MODELS[name]() for _ in tables]
-        values = tf.constant(np.random.default_rng(step).normal(size=(20, 5)), tf.float32)
-        ids = np.random.default_rng(step).permutation(20)
-        slices = tf.IndexedSlices(tf.gather(values, ids), tf.constant(ids), [20, 5])
-        for optimizer, table, gradient in zip(optimizers, tables, (values, slices), strict=True):
-            optimizer.apply([gradient], [table])
-    left, right = (
-        [keras.ops.convert_to_numpy(v).astype("float64") for v in (t, *o.variables)]
-        for t, o in zip(tables, optimizers, strict=True)
-    )
-    assert_same(left, right)
-
-
-@pytest.mark.parametrize("make", [RowAdagrad, RowAdam])
-def test_row_wise_slots_of_a_head_follow_the_definition(make):
-    """A step of a head whose gradient a second head with SGD shows."""
-    heads = [sampled(o, dtype="float32") for o in (RowSGD(1.0), make(0.1, row_wise=True))]
-    models = [model_with(head, tlo.losses.SampledSoftmax) for head in heads]
-    models[1].layers[-1].set_weights(models[0].layers[-1].get_weights())
-    before = heads[0].kernel.numpy().astype("float64")
-    for model in models:
-        model.train_on_batch(X, LABELS)
-    gradient = before - heads[0].kernel.numpy()
-    rule = heads[1].optimizer.rule
-    slots = [np.zeros(slot.shape) for slot in heads[1].slots_of(heads[1].kernel)]
-    if make is RowAdagrad:
-        slots[0][:] = 0.1
-    for row in np.flatnonzero(np.any(gradient, axis=1)):
-        update_row(before, slots, row, gradient[row], rule, 0.1)
-    np.testing.assert_allclose(heads[1].kernel.numpy(), before, rtol=1e-4, atol=1e-5)
-    for slot, expected in zip(heads[1].slots_of(heads[1].kernel), slots, strict=True):
-        np.testing.assert_allclose(slot.numpy(), expected, rtol=1e-4, atol=1e-6)
+    shard, rng, found = ClassShard(1, 2), np.random.default_rng(0), []
+    start = rng.normal(size=(20, 5))
+    steps = [(rng.permutation(20), rng.normal(size=(20, 5)).astype("float32")) for _ in range(4)]
+    for takes_slices in (False, True):
+        tables, optimizer = [keras.Variable(start, "bfloat16") for _ in range(2)], OF_MODELS[name]()
+        mark_as_shard(tables[1], shard)
+        for ids, values in steps:
+            gradient = tf.constant(values)
+            if takes_slices:
+                gradient = tf.IndexedSlices(gradient[ids], tf.constant(ids), [20, 5])
+            optimizer.apply([gradient, gradient], tables)
+        bits = optimizer.rule_of(tables[1]).random_bits
+        assert not optimizer.rule_of(tables[1]).is_random or bits[2:] == (1, shard)
+        variables = [*tables, *optimizer.variables]
+        found.append([keras.ops.convert_to_numpy(v).astype("float64") for v in variables])
+    assert_same(*found)
 
 
 @every_optimizer

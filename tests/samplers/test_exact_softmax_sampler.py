@@ -11,24 +11,28 @@ import pytest
 import tensorflow as tf
 from oracles import softmax
 from samplers.drawing import assert_mean, counts_of_draws, labels_of
+from samplers.softmax_cases import (
+    BATCH,
+    BIAS,
+    CLASSES,
+    HIDDEN,
+    KERNEL,
+    LABELS,
+    SEED,
+    assert_empty_batch_has_no_candidates,
+    assert_independent,
+    assert_learns_and_goes_on,
+    assert_shares,
+    model_of,
+)
 from variants import cases_of, thorough
 
 import tfx_largeout as tlo
-from tfx_largeout.labels import Labels
 from tfx_largeout.ops.exact import logit_blocks
 from tfx_largeout.ops.exact.softmax_draws import softmax_draws
 from tfx_largeout.samplers import ExactSoftmaxSampler
 from tfx_largeout.samplers.base import OutputWeights
 from tfx_largeout.statistics import CandidateStatistics
-
-CLASSES, WIDTH, BATCH = 300, 6, 11
-RNG = np.random.default_rng(3)
-KERNEL = RNG.standard_normal((CLASSES, WIDTH)).astype(np.float32)
-BIAS = RNG.standard_normal(CLASSES).astype(np.float32)
-HIDDEN = RNG.standard_normal((BATCH, WIDTH)).astype(np.float32)
-LABELS = np.stack([np.arange(BATCH), np.full(BATCH, -1)], axis=1)
-LABELS[4, 1] = 130
-SEED = tf.constant([3, 1])
 
 
 def log_softmax(hidden=HIDDEN, kernel=KERNEL, bias=BIAS):
@@ -86,27 +90,12 @@ def test_classes_are_drawn_as_often_as_the_softmax_says(scale):
         assert_shares(counts.sum(axis=0), p[example])
 
 
-def assert_shares(counts, p):
-    """Demands that counts of draws are within 4 standard errors; rare classes count as one."""
-    number = counts.sum()
-    often = number * p > 20  # the number of others is far from normal
-    assert counts.size == p.size and often.any()
-    counts, p = (np.append(x[often], x[~often].sum()) for x in (counts, p))
-    assert p[-1] * number > 20
-    distance = np.abs(counts - number * p)
-    np.testing.assert_array_less(distance, 4 * np.sqrt(number * p * (1 - p)) + 1e-9)
-
-
 @pytest.mark.usefixtures("blocks")
 def test_draws_are_independent():
-    """Places share classes as often as independent draws, within and across examples."""
     draws = 3000
     hidden = np.repeat(HIDDEN[:1], draws, axis=0)
     ids = drawn(8, hidden=hidden, labels=np.zeros([draws, 1], int)).ids.numpy()
-    same = (np.exp(log_softmax(HIDDEN[:1])) ** 2).sum()
-    for first, second in [(0, 1), (0, 7), (3, 4)]:
-        assert_mean((ids[:, first] == ids[:, second])[:, np.newaxis], same)
-        assert_mean((ids[:-1, first] == ids[1:, second])[:, np.newaxis], same)
+    assert_independent(ids, np.exp(log_softmax(HIDDEN[:1])))
     # The number of draws of a class for an example is binomial.
     best = np.argmax(log_softmax(HIDDEN[:1]))
     p = np.exp(log_softmax(HIDDEN[:1]))[0, best]
@@ -172,16 +161,8 @@ def test_no_class_is_drawn_where_z_is_not_a_number():
 
 
 def test_an_empty_batch_has_no_candidates():
-    sampler = ExactSoftmaxSampler(4)
-    sampler.build(CLASSES)
     weights = OutputWeights(tf.Variable(KERNEL))
-
-    def run(hidden, ids):
-        return sampler.sample(hidden, Labels(ids), SEED, weights)
-
-    for way in (run, tf.function(run, autograph=False)):
-        candidates = way(tf.zeros([0, WIDTH]), tf.zeros([0, 1], tf.int64))
-        assert candidates.ids.shape == candidates.log_expected.shape == (0, 4)
+    assert_empty_batch_has_no_candidates(ExactSoftmaxSampler(4), weights, (0, 4))
 
 
 @cases_of("dtype", ["bfloat16", "float64", "float16"])
@@ -195,29 +176,13 @@ def test_other_dtypes(dtype):
     np.testing.assert_allclose(log_z, np.log(np.exp(logits).sum(axis=1)), rtol=rtol)
 
 
-def model_of(sampler, loss):
-    head = tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowAdam(0.05), seed=1)
-    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
-    model.compile(keras.optimizers.SGD(0.1), loss=loss)
-    return model
-
-
 @pytest.mark.parametrize(
     "loss", ["ComplementarySum", *thorough("ImportanceSampling", "SampledSoftmax")]
 )
 def test_a_model_learns_and_goes_on_bit_for_bit_when_loaded(loss, tmp_path):
     keras.utils.set_random_seed(2)
     model = model_of(ExactSoftmaxSampler(20), getattr(tlo.losses, loss)())
-    x, y = np.tile(HIDDEN, (4, 1)), np.tile(LABELS, (4, 1))
-    before = model.evaluate(x, y, verbose=0)
-    model.fit(x, y, batch_size=BATCH, epochs=15, verbose=0)
-    assert model.evaluate(x, y, verbose=0) < before - 1
-    model.save(tmp_path / "model.keras")
-    restored = keras.models.load_model(tmp_path / "model.keras")
-    for each in (model, restored):
-        each.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
-    for ours, theirs in zip(model.weights, restored.weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
+    assert_learns_and_goes_on(model, 1, tmp_path)
 
 
 def test_a_config_makes_the_same_sampler():

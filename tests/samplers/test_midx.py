@@ -12,23 +12,28 @@ import tensorflow as tf
 from oracles import inverted_multi_index as oracle
 from oracles import softmax
 from samplers.drawing import assert_mean, labels_of
+from samplers.softmax_cases import (
+    BATCH,
+    BIAS,
+    CLASSES,
+    HIDDEN,
+    KERNEL,
+    LABELS,
+    SEED,
+    assert_empty_batch_has_no_candidates,
+    assert_independent,
+    assert_learns_and_goes_on,
+    assert_shares,
+    model_of,
+)
 from variants import cases_of
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import HashIndex, InvertedMultiIndex
-from tfx_largeout.labels import Labels
 from tfx_largeout.samplers import MIDX
 from tfx_largeout.samplers.base import OutputWeights
 
-CLASSES, WIDTH, BATCH = 300, 6, 11
-RNG = np.random.default_rng(3)
-KERNEL = RNG.standard_normal((CLASSES, WIDTH)).astype(np.float32)
-BIAS = RNG.standard_normal(CLASSES).astype(np.float32)
-HIDDEN = RNG.standard_normal((BATCH, WIDTH)).astype(np.float32)
-COUNTS = RNG.integers(1, 1000, CLASSES)
-LABELS = np.stack([np.arange(BATCH), np.full(BATCH, -1)], axis=1)
-LABELS[4, 1] = 130
-SEED = tf.constant([3, 1])
+COUNTS = np.random.default_rng(0).integers(1, 1000, CLASSES)
 
 quantizations = pytest.mark.parametrize("quantization", ["pq", "rq"])
 own_or_shared = pytest.mark.parametrize("per_example", [True, False], ids=["own", "shared"])
@@ -113,26 +118,12 @@ def test_classes_are_drawn_as_often_as_is_said(quantization, num_words):
         assert_shares(np.bincount(ids, minlength=CLASSES), p)
 
 
-def assert_shares(counts, p):
-    """Demands that counts of draws are within 4 standard errors; rare classes count as one."""
-    number = counts.sum()
-    often = number * p > 20  # the number of others is far from normal
-    assert counts.size == p.size and often.any()
-    counts, p = (np.append(x[often], x[~often].sum()) for x in (counts, p))
-    distance = np.abs(counts - number * p)
-    np.testing.assert_array_less(distance, 4 * np.sqrt(number * p * (1 - p)) + 1e-3)
-
-
 def test_draws_are_independent():
-    """Places share classes as often as independent draws, within and across examples."""
     draws = 3000
     index = index_of()
     hidden = np.repeat(HIDDEN[:1], draws, axis=0)
     ids = drawn(index, 8, hidden, np.zeros([draws, 1], int)).ids.numpy()
-    same = (q_of(index, HIDDEN[:1], bias=BIAS) ** 2).sum()
-    for first, second in [(0, 1), (0, 7), (3, 4)]:
-        assert_mean((ids[:, first] == ids[:, second])[:, np.newaxis], same)
-        assert_mean((ids[:-1, first] == ids[1:, second])[:, np.newaxis], same)
+    assert_independent(ids, q_of(index, HIDDEN[:1], bias=BIAS))
 
 
 @quantizations
@@ -198,25 +189,8 @@ def test_hidden_activations_that_are_not_finite_get_no_candidates(per_example):
 
 @own_or_shared
 def test_an_empty_batch_has_no_candidates(per_example):
-    sampler = MIDX(4, per_example=per_example)
-    sampler.build(CLASSES)
-    weights = weights_of(InvertedMultiIndex(8))
-
-    def run(hidden, ids):
-        return sampler.sample(hidden, Labels(ids), SEED, weights)
-
-    for way in (run, tf.function(run, autograph=False)):
-        candidates = way(tf.zeros([0, WIDTH]), tf.zeros([0, 1], tf.int64))
-        shape = (0, 4) if per_example else (4,)
-        assert candidates.ids.shape == candidates.log_expected.shape == shape
-        assert np.all(candidates.ids == -1)
-
-
-def model_of(sampler, loss, **options):
-    head = tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowAdam(0.05), seed=1, **options)
-    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
-    model.compile(keras.optimizers.SGD(0.1), loss=loss)
-    return model
+    sampler, shape = MIDX(4, per_example=per_example), (0, 4) if per_example else (4,)
+    assert_empty_batch_has_no_candidates(sampler, weights_of(InvertedMultiIndex(8)), shape)
 
 
 def follows(**options):
@@ -236,16 +210,7 @@ def test_a_model_learns_and_goes_on_bit_for_bit_when_loaded(loss, index, per_exa
     keras.utils.set_random_seed(2)
     sampler = MIDX(20, 8, per_example=per_example)
     model = model_of(sampler, getattr(tlo.losses, loss)(), index=index())
-    x, y = np.tile(HIDDEN, (4, 1)), np.tile(LABELS, (4, 1))
-    before = model.evaluate(x, y, verbose=0)
-    model.fit(x, y, batch_size=BATCH, epochs=15, verbose=0)
-    assert model.evaluate(x, y, verbose=0) < before - 0.5
-    model.save(tmp_path / "model.keras")
-    restored = keras.models.load_model(tmp_path / "model.keras")
-    for each in (model, restored):
-        each.fit(x, y, batch_size=BATCH, shuffle=False, epochs=3, verbose=0)
-    for ours, theirs in zip(model.weights, restored.weights, strict=True):
-        np.testing.assert_array_equal(ours, theirs, err_msg=ours.path)
+    assert_learns_and_goes_on(model, 0.5, tmp_path, epochs=3)
 
 
 def test_a_config_makes_the_same_sampler():
