@@ -177,7 +177,7 @@ class StoredRun:
         rows: The names of arrays that are spread over the reading workers by class.
     """
 
-    def __init__(self, path: Path, workers: Workers, rows: Set[str] = frozenset()) -> None:
+    def __init__(self, path: Path, workers: Workers, rows: Set[str]) -> None:
         self.path = path
         self._workers = workers
         self._shared = CheckpointFile(path, check=workers.rank == 0)

@@ -22,7 +22,7 @@ def format_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
     return "\n".join([*text, "", *notes_on(rows), *notes])
 
 
-def html_table(rows: Sequence[SummaryRow], notes: Sequence[str] = ()) -> str:
+def html_table(rows: Sequence[SummaryRow], notes: Sequence[str]) -> str:
     """Returns the same as HTML: a table, and a list of its notes."""
     heads, cells = _columns(rows)
     names = ("<br>".join(html.escape(line) for line in head if line) for head in heads)

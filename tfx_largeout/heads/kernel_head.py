@@ -173,7 +173,7 @@ class KernelHead(DenseWeights):
         hidden: tf.Tensor,
         find: Callable[[tf.Tensor], tf.Tensor],
         k: int,
-        allowed: ClassFilter | None = None,
+        allowed: ClassFilter | None,
     ) -> TopScores:
         """Returns the k classes with the highest exact logits among the classes from `find`.
 
@@ -182,7 +182,7 @@ class KernelHead(DenseWeights):
             find: Takes h of the examples of all workers, `[N, D]` float32; returns classes `[N,
                 S]`, padded with -1; with several workers only classes whose rows are on this one.
             k: The number of classes. Where fewer are found, -inf and -1 follow.
-            allowed: The classes that each example may find. Default: all classes.
+            allowed: The classes that each example may find; None: all.
         """
         batch, allowed = whole_hidden(self, hidden, allowed)
         found = find(tf.cast(batch.hidden, tf.float32))

@@ -114,7 +114,7 @@ def labels_of_all(head: Any, batch: Any, filtered: bool) -> tuple[Labels, tf.Ten
 
 
 def whole_hidden(
-    head: Any, hidden: tf.Tensor, allowed: ClassFilter | None = None
+    head: Any, hidden: tf.Tensor, allowed: ClassFilter | None
 ) -> tuple[GlobalBatch, ClassFilter | None]:
     """Gathers the examples of all workers, without labels, to find their best classes.
 

@@ -411,7 +411,7 @@ def exact_best(
     head: Head,
     hidden: tf.Tensor,
     k: int,
-    allowed: ClassFilter | None = None,
+    allowed: ClassFilter | None,
     temperature: float | tf.Tensor = 1.0,
 ) -> TopScores:
     """Returns the exact k best classes that the examples of an output may find.

@@ -168,7 +168,7 @@ class LinearScores(NamedTuple):
     query: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]  # from h to q and the shift, float32
 
 
-def linear_scores(head: Head, temperature: float = 1.0) -> LinearScores | None:
+def linear_scores(head: Head, temperature: float) -> LinearScores | None:
     """Returns the rows of a head; None if its logits are not such products.
 
     With a temperature, q, biases and shift are divided by it.

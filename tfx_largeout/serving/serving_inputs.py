@@ -23,7 +23,7 @@ class ServingInputs:
     The signature is None, or as in `export`; errors: as `export`.
     """
 
-    def __init__(self, model: keras.Model, signature: Any = None) -> None:
+    def __init__(self, model: keras.Model, signature: Any) -> None:
         structure = _own_inputs(model) if signature is None else signature
         leaves = keras.tree.flatten(structure)
         self._structure = structure

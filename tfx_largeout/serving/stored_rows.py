@@ -92,7 +92,7 @@ class StoredColumns:
         num_classes: int,
         kernel: tf.Variable,
         bias: tf.Variable | None,
-        scale: tf.Variable | None = None,
+        scale: tf.Variable | None,
     ) -> None:
         self.num_classes, self._of_block = num_classes, int(kernel.shape[2])
         self.kernel, self.bias, self.scale = kernel, bias, scale
