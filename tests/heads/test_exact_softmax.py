@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from heads.taken_step import take_step
 from variants import product, thorough
 
 import tfx_largeout as tlo
@@ -74,12 +75,7 @@ def gradients(head, hidden, labels, loss, draws):
 
     @tf.function(autograph=False)
     def step():
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            value = loss(labels, head(hidden, training=True), WEIGHTS)
-        gradient = tape.gradient(value, hidden)
-        head.take_step()
-        return value, gradient
+        return take_step(head, loss, hidden, labels, WEIGHTS)
 
     for _ in range(draws):
         found = [x.numpy() for x in step()]
@@ -117,11 +113,7 @@ def test_only_some_rows_change():
     hidden = tf.constant(X[:2])
     head.build(X.shape)
     before = head.kernel.numpy()
-    with tf.GradientTape() as tape:
-        tape.watch(hidden)
-        value = SoftmaxCrossentropy()(LABELS[:2], head(hidden, training=True))
-    tape.gradient(value, hidden)
-    head.take_step()
+    take_step(head, SoftmaxCrossentropy(), hidden, LABELS[:2])
     changed = np.any(head.kernel.numpy() != before, axis=1)
     assert changed[LABELS[:2]].all()
     assert changed.sum() < 12
@@ -177,11 +169,7 @@ def test_examples_of_weight_zero_touch_no_row():
     head = exact(RowAdam(0.1), num_selected=CLASSES)
     hidden = tf.constant(X[:2])
     head.build(X.shape)
-    with tf.GradientTape() as tape:
-        tape.watch(hidden)
-        value = SoftmaxCrossentropy()([3, 4], head(hidden, training=True), [0.0, 0.0])
-    tape.gradient(value, hidden)
-    head.take_step()
+    take_step(head, SoftmaxCrossentropy(), hidden, [3, 4], [0.0, 0.0])
     ages = next(slot for slot in head.slots_of(head.kernel) if slot.dtype == tf.uint32)
     assert not ages.numpy().any()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from heads.taken_step import take_step
 from ops.factored_layer import reanchor
 from oracles import factored_update as oracle
 from variants import product, thorough
@@ -326,16 +328,7 @@ def trained(stabilization, rate, dtype, steps=600):
     head.build((None, WIDTH))
     weights = head.materialize()[0].astype("float64")
     loss = tlo.losses.SquaredError(reduction="sum", dtype=dtype)
-
-    @tf.function(autograph=False)
-    def step(hidden, labels):
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            value = loss(labels, head(hidden, training=True))
-        gradient = tape.gradient(value, hidden)
-        head.take_step()
-        return gradient
-
+    step = tf.function(functools.partial(take_step, head, loss), autograph=False)
     for _ in range(steps):
         hidden = np.abs(rng.normal(size=(8, WIDTH))).astype("float32").astype(dtype)
         labels = rng.integers(0, CLASSES, (8, 1))

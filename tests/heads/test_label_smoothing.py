@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from heads.self_updating_dense import SelfUpdatingDense
+from heads.taken_step import take_step
 from oracles import softmax as oracle
 from variants import product
 
@@ -52,16 +53,7 @@ def gradients(head, labels=LABELS, weights=WEIGHTS, loss=LOSS):
 
 def step_of(head, labels, weights=WEIGHTS, loss=LOSS):
     hidden = tf.constant(X.astype(head.statistics_dtype))
-
-    def step():
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            value = loss(labels, head(hidden, training=True), weights)
-        gradient = tape.gradient(value, hidden)
-        head.take_step()
-        return value, gradient
-
-    return step
+    return lambda: take_step(head, loss, hidden, labels, weights)
 
 
 def falls_of(head, step):

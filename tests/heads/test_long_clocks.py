@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from heads.taken_step import take_step
 
 import tfx_largeout as tlo
 from tfx_largeout.labels import normalize_labels
@@ -23,16 +26,7 @@ def data(steps):
 
 def train(head, loss, steps):
     """Takes steps; returns the losses."""
-
-    @tf.function(autograph=False)
-    def step(hidden, labels):
-        with tf.GradientTape() as tape:
-            tape.watch(hidden)
-            value = loss(labels, head(hidden, training=True))
-        gradient = tape.gradient(value, hidden)
-        head.take_step()
-        return value, gradient
-
+    step = tf.function(functools.partial(take_step, head, loss), autograph=False)
     return [step(tf.constant(h), tf.constant(y))[0].numpy() for h, y in data(steps)]
 
 

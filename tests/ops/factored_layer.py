@@ -3,38 +3,24 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from ops.streamed_logits_cases import implementations
+from ops import streamed_logits_cases
 
 from tfx_largeout.ops import library
 from tfx_largeout.ops.factored import factored_update
 from tfx_largeout.ops.factored.factored_state import NUM_SLOTS, FactoredState
 
-IMPLEMENTATIONS = implementations(["baseline", "avx2", "avx512"])
+IMPLEMENTATIONS = streamed_logits_cases.implementations(["baseline", "avx2", "avx512"])
 
 
 def use(name, monkeypatch) -> str:
-    """Chooses one of IMPLEMENTATIONS; returns what to pass as `implementation`.
-
-    Skips the test on a processor that lacks the instruction set, and where the environment
-    switches the custom ops off.
-    """
-    if name == "composed":
-        return "composed"
-    if os.environ.get("TFX_LARGEOUT_FORCE_FALLBACK") == "1":
-        pytest.skip("custom ops are switched off")
-    monkeypatch.setenv("TFX_LARGEOUT_ISA", name)
-    try:
-        assert library.instruction_set() == name
-    except tf.errors.InvalidArgumentError:
-        pytest.skip(f"this processor has no {name}")
-    if not hasattr(library.load(), "tfx_factored_update"):
+    """As for streamed_logits; skips if the library is older."""
+    implementation = streamed_logits_cases.use(name, monkeypatch)
+    if implementation == "op" and not hasattr(library.load(), "tfx_factored_update"):
         pytest.skip("this library has no factored update")
-    return "op"
+    return implementation
 
 
 def state_of(weights, dtype="float32") -> FactoredState:
