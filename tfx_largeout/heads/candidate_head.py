@@ -109,10 +109,6 @@ class CandidateHead(KernelHead):
         """
         self.sampler = self.sampler.resized(num_sampled, self.num_classes)
 
-    def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the seed of the present step's candidates: see `seed_of_step`."""
-        raise NotImplementedError
-
     def candidates(self, hidden: tf.Tensor, labels: Labels) -> Candidates:
         """Returns the candidates of the present step, explicit classes first.
 

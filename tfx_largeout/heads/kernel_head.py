@@ -115,6 +115,10 @@ class KernelHead(DenseWeights):
         log_partition = self._log_partition(exact.logsumexp, hidden)
         return ExactStatistics(labels, targets, log_partition, exact.target_ranks)
 
+    def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the seed of the present step's draws: see `seed_of_step`."""
+        raise NotImplementedError
+
     def row_gradients(
         self,
         hidden: tf.Tensor,

@@ -60,10 +60,6 @@ class SoftmaxHead(KernelHead):
         self.products = choice_argument("products", products, PRODUCTS)
         self.seed = seed_argument(seed)
 
-    def step_and_draw(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the seed of the present step's choice: see `seed_of_step`."""
-        raise NotImplementedError
-
     @property
     def present_seed(self) -> tf.Tensor:
         """The seed of the present step, `[2]` int64."""
