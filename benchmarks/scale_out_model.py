@@ -155,20 +155,20 @@ def fitted() -> Model:
         more = [of_cores - rates[head] * step.work / 2 for step, of_cores in seconds[2]]
         several[head] = max(statistics.median(more), owns[head])
     collectives = not_negative(np.array([terms(row) for row in read("collectives")]))
-    one = [float(row["one_ms"]) for row in read("overhead")[:-2]]
+    one = [float(row["one_ms"]) for row in read("overhead")[:-2:2]]
     return Model(rates, owns, several, *collectives, statistics.stdev(one) / statistics.mean(one))
 
 
 def seconds_of(rows: list[dict[str, str]], size: int) -> list[tuple[Step, float]]:
     """The steps measured with `size` workers, and the core seconds per worker in each."""
     found = [row for row in rows if int(row["workers"]) == size]
-    return [(step_of(row, row["head"]), float(row["cores_ms"]) / 1000) for row in found]
+    return [(step_of(row), float(row["cores_ms"]) / 1000) for row in found]
 
 
-def step_of(row: dict[str, str], head: str = "sampled") -> Step:
-    """The step of a row of scale_out_steps.csv or scale_out_overhead.csv."""
+def step_of(row: dict[str, str]) -> Step:
+    """The step of a row of scale_out_steps.csv or scale_out_whole.csv."""
     sizes = (int(row[name]) for name in ("classes", "batch", "candidates"))
-    return Step(head, *sizes, trunk=WIDTH * FEATURES + WIDTH)
+    return Step(row["head"], *sizes, trunk=WIDTH * FEATURES + WIDTH)
 
 
 def terms(row: dict[str, str]) -> np.ndarray:
@@ -203,7 +203,7 @@ def check(model: Model) -> list[dict[str, Any]]:
     """Steps that the fit has not seen: modelled and measured."""
     rows = []
     for row in read("whole"):
-        size, step, ms = int(row["workers"]), step_of(row, row["head"]), float(row["ms"])
+        size, step, ms = int(row["workers"]), step_of(row), float(row["ms"])
         parts = model.seconds(step, size)
         # All workers share the cores of this machine; two workers have one each.
         crowd = max(1.0, size / CORES)
