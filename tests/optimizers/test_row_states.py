@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from oracles.row_update import update_row
 
 import tfx_largeout as tlo
 from tfx_largeout.distribute.class_shard import ClassShard, mark_as_shard
@@ -183,6 +184,27 @@ def test_dense_gradients_and_slices_take_the_same_steps(name, monkeypatch):
         variables = [*tables, *optimizer.variables]
         found.append([keras.ops.convert_to_numpy(v).astype("float64") for v in variables])
     assert_same(*found)
+
+
+@pytest.mark.parametrize("make", [RowAdagrad, RowAdam])
+def test_row_wise_slots_of_a_head_follow_the_definition(make):
+    """A step of a head whose gradient a second head with SGD shows."""
+    heads = [sampled(o, dtype="float32") for o in (RowSGD(1.0), make(0.1, row_wise=True))]
+    models = [model_with(head, tlo.losses.SampledSoftmax) for head in heads]
+    models[1].layers[-1].set_weights(models[0].layers[-1].get_weights())
+    before = heads[0].kernel.numpy().astype("float64")
+    for model in models:
+        model.train_on_batch(X, LABELS)
+    gradient = before - heads[0].kernel.numpy()
+    rule = heads[1].optimizer.rule
+    slots = [np.zeros(slot.shape) for slot in heads[1].slots_of(heads[1].kernel)]
+    if make is RowAdagrad:
+        slots[0][:] = 0.1
+    for row in np.flatnonzero(np.any(gradient, axis=1)):
+        update_row(before, slots, row, gradient[row], rule, 0.1)
+    np.testing.assert_allclose(heads[1].kernel.numpy(), before, rtol=1e-4, atol=1e-5)
+    for slot, expected in zip(heads[1].slots_of(heads[1].kernel), slots, strict=True):
+        np.testing.assert_allclose(slot.numpy(), expected, rtol=1e-4, atol=1e-6)
 
 
 @every_optimizer
