@@ -32,7 +32,8 @@ void ExpectUnchangedWithoutMemory(const State& state, const Call& call, int num_
     bool fails = false;
     {
       core::Workspace workspace;
-      const core::Execution execution(core::kInstructionSets[0], num_workers, on_caller, workspace);
+      const core::Execution execution(core::InstructionSets().front(), num_workers, on_caller,
+                                      workspace);
       FailAfter(n);
       try {
         const core::Workspace::Scope scope(workspace);

@@ -267,7 +267,7 @@ TEST(TheFirstThatIsWrongIsNamed) {
   constexpr int64_t kClasses = 9000;
   const Functions functions = Functions::Signs(8, 3, 6, random);
   Workspace workspace;
-  const Execution execution(kInstructionSets[0], 5, on_threads, workspace);
+  const Execution execution(InstructionSets().front(), 5, on_threads, workspace);
   const auto expect = [&](int64_t first_row, int64_t first_table) {
     Floats rows = SparseRows(kClasses * 8, random);
     for (int64_t row = first_row; row >= 0 && row < kClasses; row += 1500) rows[row * 8] = NAN;

@@ -27,7 +27,7 @@ int64_t BytesOfCall(const std::function<void(const Execution&)>& call) {
   const int64_t before = test::CountAnew();
   const Workspace::Scope scope(workspace);
   workspace.Take<char>(1);  // so that the call's own scopes don't end it
-  call(Execution(kInstructionSets[0], kManyWorkers, on_caller, workspace));
+  call(Execution(InstructionSets().front(), kManyWorkers, on_caller, workspace));
   return workspace.held() + test::MostBytesInUse() - before;
 }
 

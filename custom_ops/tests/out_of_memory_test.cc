@@ -68,7 +68,7 @@ TEST(Hashes) {
     // A failed call leaves no votes.
     BucketVotes fresh, failed;
     Workspace workspace;
-    EXPECT(calls.Voted(kQueries, OneWorker(kInstructionSets[0], workspace), &fresh));
+    EXPECT(calls.Voted(kQueries, OneWorker(InstructionSets().front(), workspace), &fresh));
     const auto expected_ids = calls.ids, expected_votes = calls.votes;
     ExpectUnchangedWithoutMemory(
         Nothing, [&](const Execution& e) { EXPECT(calls.Voted(kQueries, e, &failed)); });
@@ -99,7 +99,7 @@ TEST(FactoredSteps) {
       std::mt19937 random(3);
       const Matrix weights = RandomWeights(shape, random);
       const Batch<double> batch(shape, Signs::kPositive, step, random);
-      Factored<double> factored(shape, weights, kInstructionSets[0], 1);
+      Factored<double> factored(shape, weights, InstructionSets().front(), 1);
       for (int i = 0; i < kSlots - 1; ++i) {  // each row in another slot, all slots in use
         Reanchor(factored.layer.State(), factored.execution);
         const Batch<double> other(shape, Signs::kPositive, 0.5, random);
@@ -116,7 +116,7 @@ TEST(FactoredSteps) {
             {targets.data(), squares.data(), sums.data(), gram.data(), u.data()});
       });
       for (const double condition : {1.0001, 1e9}) {
-        Factored<double> copy(shape, weights, kInstructionSets[0], 1);
+        Factored<double> copy(shape, weights, InstructionSets().front(), 1);
         copy.layer = before;
         copy.Prepare(batch, false);
         ExpectUnchangedWithoutMemory(
@@ -132,7 +132,7 @@ TEST(FactoredSteps) {
         EXPECT(!(copy.layer == before));
       }
       for (const bool settles : {true, false}) {
-        Factored<double> copy(shape, weights, kInstructionSets[0], 1);
+        Factored<double> copy(shape, weights, InstructionSets().front(), 1);
         copy.layer = before;
         ExpectUnchangedWithoutMemory(
             [&] { return copy.layer; },

@@ -33,7 +33,7 @@ int64_t MostBytes(const std::vector<int64_t>& batches, const Op& op) {
   for (const int64_t batch : batches) {
     const Workspace::Scope scope(workspace);
     workspace.Take<char>(1);
-    op(batch, Execution(kInstructionSets[0], kWorkers, on_caller, workspace));
+    op(batch, Execution(InstructionSets().front(), kWorkers, on_caller, workspace));
     most = std::max(most, workspace.held() + test::MostBytesInUse() - before);
     test::CountAnew();
   }
@@ -81,7 +81,8 @@ TEST(Hashes) {
   HashCalls calls(functions.family, kClasses, kLargest, 100, random);
   int32_t now = 1;
   Workspace workspace;
-  calls.Update(functions.family.num_tables, now++, {}, OneWorker(kInstructionSets[0], workspace));
+  calls.Update(functions.family.num_tables, now++, {},
+               OneWorker(InstructionSets().front(), workspace));
   BucketVotes of_op;
   for (const bool own : {false, true}) {
     Expect([&](int64_t batch, const Execution& e) {
