@@ -39,6 +39,7 @@ def test_candidates_are_the_labels_of_the_batches_with_es_of_the_oracle(queue, d
     batches = zipf_batches(40, BATCH, CLASSES)
     after = oracle.label_intervals(batches[..., 0].tolist(), CLASSES, decay)
     weights = weights_of(decay)
+    assert InBatch(queue).num_candidates(BATCH) == (BATCH * (1 + queue), False)
     for step, labels in enumerate(batches):
         ids, log_expected, of_labels = drawn(weights, labels, queue)
         there = np.unique(batches[max(step - queue, 0) : step + 1])

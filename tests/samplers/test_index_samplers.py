@@ -139,7 +139,9 @@ def test_with_a_background_the_sum_over_all_classes_is_unbiased(per_example):
 @pytest.mark.parametrize("per_example", [False, True])
 def test_what_was_found_is_certain(per_example):
     weights = weights_with(small_index["sign"]())
-    candidates = drawn(LSHEmbedding(8, Uniform(20), per_example=per_example), weights)
+    sampler = LSHEmbedding(8, Uniform(20), per_example=per_example)
+    candidates = drawn(sampler, weights)
+    assert sampler.num_candidates(BATCH) == (candidates.ids.shape[-1], per_example)
     found = np.broadcast_to(candidates.ids.numpy()[..., :8], (BATCH, 8))
     others = candidates.ids.numpy()[..., 8:]
     expected = candidates.log_expected.numpy()

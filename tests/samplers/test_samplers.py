@@ -48,6 +48,7 @@ def test_shapes_dtypes_and_padding(row):
     assert log_expected.dtype == true_log_expected.dtype == tf.float32
     assert ids.shape == log_expected.shape
     assert ids.shape.rank == (2 if sampler.per_example else 1)
+    assert sampler.num_candidates(len(LABELS))[1] == sampler.per_example
     assert not sampler.per_example or ids.shape[0] == len(LABELS)
     assert true_log_expected.shape == (3, 3)
     assert np.all((ids >= -1) & (ids < CLASSES))
