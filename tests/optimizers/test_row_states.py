@@ -293,6 +293,11 @@ def test_other_seeds_and_steps_have_other_bits():
     np.testing.assert_array_equal(rounded(1, 0), rounded(1, 0))
     for other in (rounded(2, 0), rounded(1, 1)):
         assert np.mean(rounded(1, 0) != other) > 0.1
+    for seed in (0, 1, 2**32 - 1):
+        optimizer = RowSGD(stochastic_rounding=True, seed=seed)
+        table = keras.Variable(np.ones([3, 2]), dtype="bfloat16")
+        optimizer.build([table])
+        assert optimizer.in_this_step(optimizer.rule, table).random_bits.seed == seed
 
 
 def test_weights_of_other_dtypes_are_left_as_they_are_beside_those_of_bfloat16():
