@@ -72,9 +72,9 @@ class StepMemory(NamedTuple):
     """Temporary memory of a layer, in bytes, besides its weights.
 
     Attributes:
-        gradients: Of a training step: gradients of weights, of all rows or of some.
-        activations: Of a training step: tensors of examples, such as logits, their gradients, and
-            other temporaries.
+        gradients: Of a training step: gradients of whole weights.
+        activations: Of a training step: tensors of examples, such as logits, their gradients,
+            slices of rows, and other temporaries.
         workspace: Of a training step: buffers of the custom ops, kept between steps.
         evaluation: Of `evaluate` or `predict`.
         building: Of `build`; TensorFlow's allocator keeps it.

@@ -135,7 +135,7 @@ def test_a_table_that_two_layers_share_counts_once():
     hidden = keras.layers.GlobalAveragePooling1D()(table(inputs))
     head = tlo.heads.TiedSampledHead(table, tlo.samplers.LogUniform(20))
     model = keras.Model(inputs, head(hidden))
-    for optimizer, gradients in (("row", 64 * 52 * WIDTH), ("adam", 4 * CLASSES * (WIDTH + 1))):
+    for optimizer, gradients in (("row", 0), ("adam", 4 * CLASSES * (WIDTH + 1))):
         model.compile(
             tlo.optimizers.RowAdam(1e-3) if optimizer == "row" else optimizer,
             tlo.losses.ComplementarySum(),

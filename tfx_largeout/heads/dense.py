@@ -124,15 +124,17 @@ class DenseHead(CosineLogits):
         return statistics if training else without_gradient(statistics)
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`: logits and their gradient, and the gradient of target rows, as large as W.
+        """As `Head`: logits and their gradient, then that gradient and dL/dW in float32.
 
-        A W in 16 bits has a float32 copy; with `cosine_scale` there are three copies.
+        `gradients` is that of the target rows, as large as W, to which dL/dW is added in place. A W
+        in 16 bits has a float32 copy; with `cosine_scale` there are three copies.
         """
         memory = super().memory_of_step(width, step, workers)
         kernel = self.weights_of(width, workers)[0]
         rows, wide = kernel.shape[0], max(4 * math.prod(kernel.shape), kernel.num_bytes)
-        copies = 1 + (wide > kernel.num_bytes) + 3 * (self.cosine_scale is not None)
-        return memory._replace(activations=10 * step.examples * rows + copies * wide)
+        copies = (wide > kernel.num_bytes) + 3 * (self.cosine_scale is not None)
+        logits = 4 * step.examples * rows
+        return memory._replace(activations=copies * wide + logits + max(logits, wide))
 
     @property
     def differentiable_kernel(self) -> tf.Tensor:

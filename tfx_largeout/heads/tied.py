@@ -127,14 +127,15 @@ class TiedHead(KernelHead):
             )
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`; W is the table. Counts the gradients of the touched rows, and merging them.
+        """As `Head`; W is the table. Slices of the named rows are there twice: as they are merged.
 
         If they are dense, so are the gradients of the lookups, and their sum.
         """
         memory = super().memory_of_step(width, step, workers)
         number = self.num_named(step)
         if step.takes_slices and number is not None:
-            return memory._replace(gradients=64 * min(number, self.num_classes) * width)
+            slices = 8 * min(number, self.num_classes) * width
+            return memory._replace(gradients=0, activations=memory.activations + slices)
         dense = 2 * self.weights_of(width)[0].num_bytes
         return memory._replace(activations=memory.activations + dense)
 

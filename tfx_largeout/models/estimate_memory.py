@@ -75,10 +75,11 @@ class LayerMemory(_Parts):
         parts = sum_of(weights, "weights"), state, sum_of(weights, "index")
         if memory.gradients:
             largest = max((each.num_bytes for each in weights if each.is_trained), default=0)
-            made = min(step.temporaries * largest, step.temporaries * memory.gradients)
+            made = step.temporaries * largest
             memory = memory._replace(activations=max(memory.activations, made))
-        if not isinstance(layer, Head):  # state replaces temporaries of a whole weight
-            memory = memory._replace(building=max(memory.building - sum_of(slots), 0))
+        if not isinstance(layer, Head):  # what comes later replaces temporaries of a whole weight
+            later = sum_of(slots) + memory.gradients
+            memory = memory._replace(building=max(memory.building - later, 0))
         return cls(*parts, *memory, f"{layer.name} ({type(layer).__name__})")
 
 
