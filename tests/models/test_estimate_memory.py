@@ -16,8 +16,7 @@ from conformance.heads_table import HEADS
 from variants import cases_of
 
 import tfx_largeout as tlo
-from tfx_largeout.memory import StepSize, Weight, sum_of, text_of_bytes
-from tfx_largeout.optimizers.optimizer_memory import OptimizerMemory
+from tfx_largeout.memory import StepSize, sum_of, text_of_bytes
 
 CLASSES, WIDTH, BATCH = 3001, 16, 32
 ROWS = {row.name: row for row in HEADS}
@@ -53,31 +52,6 @@ def test_weights_are_known_before_they_are_made(name):
     functions = [v for v in of_index if v.name in ("planes", "elements")]  # hash functions
     of_index = bytes_of(of_index) - bytes_of(functions)
     assert sum_of(weights, "index") == pytest.approx(of_index + tree, abs=100)  # schedules, too
-
-
-OPTIMIZERS = {
-    "adam": keras.optimizers.Adam,
-    "sgd": keras.optimizers.SGD,
-    "momentum": lambda: keras.optimizers.SGD(momentum=0.9, use_ema=True),
-    "accumulated": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
-    "adafactor": keras.optimizers.Adafactor,
-    "scaled": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion()),
-    "row_adam": tlo.optimizers.RowAdam,
-    "row_adagrad": tlo.optimizers.RowAdagrad,
-    "row_wise": lambda: tlo.optimizers.RowAdagrad(row_wise=True),
-    "row_rmsprop": tlo.optimizers.RowRMSprop,
-    "fused_adam": tlo.optimizers.FusedAdam,
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_slots_are_those_that_the_optimizer_makes(name):
-    weights = [Weight((40, 9), "float32"), Weight((9,), "float32"), Weight((2, 3, 4), "bfloat16")]
-    optimizer = OPTIMIZERS[name]()
-    of_optimizer = OptimizerMemory(OPTIMIZERS[name]())
-    slots = [slot for weight in weights for slot in of_optimizer.slots_of(weight)]
-    optimizer.build([keras.Variable(np.zeros(w.shape), dtype=w.dtype) for w in weights])
-    assert sum_of(slots, "optimizer") == bytes_of(optimizer.variables)
 
 
 def sampled(classes=MILLIONS, **kw):
