@@ -86,6 +86,17 @@ class StepMemory(NamedTuple):
     evaluation: int = 0
     building: int = 0
 
+    def with_optimizer(self, step: StepSize, weights: list[Weight]) -> StepMemory:
+        """Adds temporaries of the optimizer for the largest weight; there are none for slices.
+
+        They exist only after activations are freed.
+        """
+        trained = [weight.num_bytes for weight in weights if weight.is_trained]
+        if not self.gradients or not trained:
+            return self
+        made = step.temporaries * max(trained)
+        return self._replace(activations=max(self.activations, made))
+
     @property
     def at_once(self) -> int:
         """The peak: the allocator keeps the memory of building."""

@@ -119,6 +119,37 @@ def test_a_table_that_two_layers_share_counts_once():
         assert estimate.gradients == gradients
 
 
+@pytest.mark.parametrize("optimizer", [tlo.optimizers.RowAdam, keras.optimizers.SGD])
+def test_a_tied_exact_head_with_selected_gradients_makes_nothing_of_the_size_of_the_table(
+    optimizer,
+):
+    table, selected = tlo.layers.RowEmbedding(1_000_000, WIDTH), 4
+    head = tlo.heads.TiedExactSoftmaxHead(table, num_selected=selected)
+    estimate = tlo.estimate_memory(head, BATCH, optimizer=optimizer())
+    assert estimate.gradients == 0
+    assert estimate.activations < 64 * BATCH * (1 + selected) * WIDTH
+    dense = tlo.heads.TiedExactSoftmaxHead(table, backward="all")
+    assert tlo.estimate_memory(dense, BATCH, optimizer=optimizer()).gradients > estimate.weights / 2
+
+
+def test_a_dense_head_has_one_more_gradient_of_w_or_of_logits():
+    kernel, logits = 4 * MILLIONS * WIDTH, 4 * MILLIONS
+    for dtype, copies in (("float32", 0), ("bfloat16", kernel)):
+        head = tlo.heads.DenseHead(MILLIONS, use_bias=False, dtype=dtype)
+        for examples in (1, WIDTH, 3 * WIDTH):
+            estimate = tlo.estimate_memory(head, examples, hidden_size=WIDTH, optimizer="sgd")
+            more = max(kernel, examples * logits)
+            assert estimate.gradients == estimate.weights
+            assert estimate.activations == copies + examples * logits + more
+
+
+def test_initial_values_are_gone_when_there_are_gradients():
+    model = keras.Sequential([keras.Input([8]), keras.layers.Dense(100_000)])
+    model.compile("sgd")
+    estimate = tlo.estimate_memory(model, 1)
+    assert estimate.gradients + estimate.building == 2 * 4 * 8 * 100_000
+
+
 def test_the_index_of_top_k_is_an_index():
     head = tlo.heads.DenseHead(CLASSES)
     model = keras.Sequential([keras.Input([WIDTH]), head])

@@ -54,8 +54,7 @@ def check_room_for_step(head: Any, optimizer: Any, examples: int | None) -> None
     refuse_what_is_too_large(owner, slots, lambda available: _SMALLER_OF_DENSE)
     step = of_optimizer.step(examples or 1, 1)
     memory = head.memory_of_step(head.width, step, head.workers.size)
-    temporary = step.temporaries * max(weight.num_bytes for weight in trained)
-    memory = memory._replace(activations=max(memory.activations, temporary), building=0)
+    memory = memory.with_optimizer(step, trained)._replace(building=0)
     owner = full_name(head)
     warn_of_what_is_too_large(owner, slots, memory, lambda available: _SMALLER_OF_DENSE)
 

@@ -66,17 +66,11 @@ class LayerMemory(_Parts):
         step: StepSize,
         optimizer: OptimizerMemory,
     ) -> LayerMemory:
-        """Sums up weights, the state of the model's optimizer for them, and a step.
-
-        Temporaries of the optimizer exist only after activations are freed.
-        """
+        """Sums up weights, the state of the model's optimizer for them, and a step."""
         slots = [slot for each in weights if each.is_trained for slot in optimizer.slots_of(each)]
         state = sum_of(weights, "optimizer") + sum_of(slots)
         parts = sum_of(weights, "weights"), state, sum_of(weights, "index")
-        if memory.gradients:
-            largest = max((each.num_bytes for each in weights if each.is_trained), default=0)
-            made = step.temporaries * largest
-            memory = memory._replace(activations=max(memory.activations, made))
+        memory = memory.with_optimizer(step, weights)
         if not isinstance(layer, Head):  # what comes later replaces temporaries of a whole weight
             later = sum_of(slots) + memory.gradients
             memory = memory._replace(building=max(memory.building - later, 0))
