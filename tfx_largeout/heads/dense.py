@@ -126,8 +126,8 @@ class DenseHead(CosineLogits):
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
         """As `Head`: logits and their gradient, then that gradient and dL/dW in float32.
 
-        `gradients` is that of the target rows, as large as W, to which dL/dW is added in place. A W
-        in 16 bits has a float32 copy; with `cosine_scale` there are three copies.
+        `gradients` is the gradient of the target rows, as large as W, to which dL/dW is added in
+        place. A W in 16 bits has a float32 copy; with `cosine_scale` there are three copies.
         """
         memory = super().memory_of_step(width, step, workers)
         kernel = self.weights_of(width, workers)[0]
