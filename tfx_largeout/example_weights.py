@@ -24,6 +24,7 @@ def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tenso
         `[N]` float64, N the product of the batch shape.
 
     Raises:
+        TypeError: They are not numbers, such as strings.
         ValueError: `sample_weight` or `mask` does not broadcast to the batch shape.
         InvalidArgumentError: The same, for shapes known only at run time.
     """
@@ -39,6 +40,8 @@ def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tenso
 def _align(name: str, factor: tf.Tensor, batch_shape: tf.TensorShape) -> tf.Tensor:
     """Returns `factor` as float64 with the rank of the batch: broadcasts from the left."""
     rank, given = batch_shape.rank, factor.shape
+    if not (factor.dtype.is_floating or factor.dtype.is_integer or factor.dtype.is_bool):
+        raise TypeError(f"{name} must be numbers; got dtype {factor.dtype.name}")
     if given.rank is None:  # Keras relaxes shapes that differ between calls, up to an unknown rank
         return _align_at_run_time(name, factor, rank)
     if factor.shape.rank == rank + 1 and factor.shape[-1] in (1, None):

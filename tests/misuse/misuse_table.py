@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from conformance.heads_table import HEADS, Row
+from conformance.heads_table import HEADS, Row, first_of_a_class
 from misuse.case import CLASSES, EXAMPLES, WIDTH, Case
 
 import tfx_largeout as tlo
@@ -161,6 +161,13 @@ ARGUMENTS = [
         one,
     ),
     Misuse("dtype=float16", _argument(dtype="float16"), ValueError, "have float16 weights"),
+    Misuse(
+        "dtype=int32",
+        _argument(dtype="int32"),
+        ValueError,
+        "dtype of .*Head .* must be a floating one; got 'int32'",
+        untied,
+    ),
     *(
         Misuse(
             f"model_rate={value!r}",
@@ -726,6 +733,12 @@ INPUTS = [
         self_updating,
     ),
     Misuse(
+        "sample weights that are words",
+        lambda case: case.row.make_loss()(case.y, case.model(case.x), ["a"] * EXAMPLES),
+        TypeError,
+        "sample_weight must be numbers; got dtype string",
+    ),
+    Misuse(
         "class_weight with labels [B, 2]",
         lambda case: case.fit(np.stack([case.y, case.y], axis=1), class_weight={0: 2.0, 1: 1.0}),
         ValueError,
@@ -792,6 +805,44 @@ TRAINING = [
         TypeError,
         _FAMILY,
         self_updating,
+    ),
+    Misuse(
+        "a loss of the package in a function",
+        lambda case: case.fit_with(loss=lambda y, logits: 2 * case.row.make_loss()(y, logits)),
+        TypeError,
+        "casts the labels of a loss that is a function, too: subclass HeadLoss",
+        one,
+    ),
+    Misuse(
+        "activity_regularizer of a head that trains by statistics",
+        lambda case: _penalized(case, "activity_regularizer"),
+        ValueError,
+        "activity_regularizer of .* must be None, as .*Head .* updates its weights itself; got",
+        lambda row: first_of_a_class(row) and self_updating(row),
+    ),
+    *(
+        Misuse(
+            f"{name} set on weights that Keras does not train",
+            lambda case, name=name: _penalized(case, name),
+            ValueError,
+            f"{name} of .* must be None, as .*Head .* updates its weights itself; got",
+            lambda row: first_of_a_class(row) and self_updating(row),
+        )
+        for name in ("regularizer", "constraint")
+    ),
+    Misuse(
+        "a head for each position",
+        lambda case: _behind_time(case),
+        TypeError,
+        _NO_HEAD,
+        one,
+    ),
+    Misuse(
+        "a loss of other statistics as a metric in training",
+        lambda case: _other_metric(case),
+        TypeError,
+        "metric 'smoothed' must need the statistics of the loss, SoftmaxStatistics, in training",
+        one,
     ),
     Misuse(
         "a loss of the user's own, on the logits",
@@ -939,6 +990,33 @@ def _behind(case: Case, layer: Any) -> keras.Model:
     model = keras.Model(case.model.inputs, layer(case.model.outputs[0]))
     model.compile("sgd", loss="sparse_categorical_crossentropy")
     return model
+
+
+def _penalized(case: Case, name: str) -> None:
+    head = case.head
+    owner = head
+    if name != "activity_regularizer":
+        owner = next(w for w in head.weights if w is not head.gradient_anchor)
+    penalty = keras.constraints.NonNeg() if name == "constraint" else keras.regularizers.L2(0.1)
+    setattr(owner, name, penalty)
+    try:
+        case.fit()
+    finally:
+        setattr(owner, name, None)
+
+
+def _behind_time(case: Case) -> None:
+    inputs = keras.Input((3, WIDTH))
+    model = keras.Model(inputs, keras.layers.TimeDistributed(case.make_head())(inputs))
+    case.compile(model).fit(np.stack([case.x] * 3, 1), np.stack([case.y] * 3, 1), verbose=0)
+
+
+def _other_metric(case: Case) -> None:
+    inputs = keras.Input((WIDTH,))
+    model = keras.Model(inputs, tlo.heads.DenseHead(CLASSES)(inputs))
+    smoothed = tlo.losses.SoftmaxCrossentropy(label_smoothing=0.1, name="smoothed")
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), metrics=[smoothed], run_eagerly=True)
+    model.fit(case.x, case.y, verbose=0)
 
 
 def _frozen_trunk(case: Case) -> None:

@@ -388,6 +388,15 @@ def test_a_metric_that_is_asked_to_is_in_the_training_logs(case):
     assert np.isfinite(model.fit(case.x, case.y, verbose=0).history["precision_at_1"]).all()
 
 
+@rows(first_of_a_class)
+@pytest.mark.parametrize("eagerly", [True, *thorough(False)], ids=["eager", "graph"])
+def test_a_loss_as_a_metric_is_the_loss_before_the_step(case, eagerly):
+    model = case.make_model()
+    case.compile(model, metrics=[case.row.make_loss()], run_eagerly=eagerly)
+    values = model.train_on_batch(case.x, case.y)
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+
+
 # Dtypes and shapes
 
 

@@ -111,7 +111,7 @@ class Head(keras.layers.Layer):
         self.num_classes = integer_argument("num_classes", num_classes, at_least=2)
         self.supports_jit = False
         self.supports_masking = True
-        self._refuse_float16_weights()
+        self._refuse_dtypes()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -181,6 +181,13 @@ class Head(keras.layers.Layer):
         metrics_look = serve_metrics(model) and training
         setattr(logits, HEAD_OUTPUT, HeadOutput(self, hidden, training, metrics_look, exclude))
         return logits
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return (*input_shape[:-1], self.num_classes)
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        # By `call`, as logits may have another dtype than the layer.
+        return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def linear_input(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns the input of the linear map to the logits: h, or `HeadOutput.hidden`."""
@@ -428,7 +435,12 @@ class Head(keras.layers.Layer):
         """Returns the logits of h in a training step."""
         return logits
 
-    def _refuse_float16_weights(self) -> None:
+    def _refuse_dtypes(self) -> None:
+        for dtype in (self.variable_dtype, self.compute_dtype):
+            if not tf.as_dtype(dtype).is_floating:
+                raise ValueError(
+                    f"dtype of {full_name(self)} must be a floating one; got {dtype!r}"
+                )
         if self.variable_dtype == "float16":
             raise ValueError(
                 f"{full_name(self)} must not have float16 weights, of which most steps are too "
@@ -488,6 +500,7 @@ class HeadOutput:
         self.metrics_look = metrics_look
         self.is_asked = False
         self._kept: dict[tuple[Any, int, Any], tuple[Any, ExactStatistics]] = {}
+        self._trained_by: dict[tuple[Any, int], tuple[Any, Any]] = {}
         self._whole: dict[tuple[Any, int, bool], tuple[Any, ...]] = {}
 
     @property
@@ -522,7 +535,8 @@ class HeadOutput:
         `ExactStatistics` are computed once for each `y_true` tensor and graph: the loss and all
         metrics of a step share one pass over all classes. So do `MeanLogitStatistics` outside of
         training. They are not shared for labels that may change (arrays, variables), nor where a
-        gradient tape records eagerly, so that asking for their gradient raises an error. `check`
+        gradient tape records eagerly, so that asking for their gradient raises an error. A
+        metric gets the training statistics of the loss, as W may have changed since. `check`
         returns the labels after checking them.
         """
         is_mean = kind is MeanLogitStatistics and not self.training
@@ -530,9 +544,23 @@ class HeadOutput:
             exact = self._exact(y_true)
             exact = exact if check is None else exact._replace(labels=check(exact.labels))
             return self._with_mean(exact) if is_mean else exact
+        known = None if tape_may_record() else self.trained_by(y_true)
+        if known is not None and set(kind._fields) <= set(known._fields):  # type: ignore[attr-defined]
+            return known if check is None else known._replace(labels=check(known.labels))
         labels = self.labels(y_true)
         labels = labels if check is None else check(labels)
-        return self.head.statistics(kind, self.flat_hidden, labels, self.training)
+        found = self.head.statistics(kind, self.flat_hidden, labels, self.training)
+        if self.training:
+            self._trained_by[self._key(y_true)] = (y_true, found)
+        return found
+
+    def trained_by(self, y_true: Any) -> Any:
+        """Returns the statistics that a loss with these labels had in this step, or None."""
+        return self._trained_by.get(self._key(y_true), (None, None))[1]
+
+    def _key(self, y_true: Any) -> tuple[Any, int]:
+        graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
+        return _ids_of(y_true), graph
 
     def for_loss(self, ignore_class: int | None) -> HeadOutput:
         """Returns the output for labels in which a loss ignores a class; None: it ignores none.
@@ -657,10 +685,8 @@ class HeadOutput:
         groups: tf.Tensor | None = None,
         groups_key: Any = None,
     ) -> ExactStatistics:
-        eager = tf.executing_eagerly()
-        graph = 0 if eager else id(tf.compat.v1.get_default_graph())
-        key = (_ids_of(y_true), graph, (excludes, groups_key))
-        if key in self._kept and not (eager and tape_may_record()):
+        key = (*self._key(y_true), (excludes, groups_key))
+        if key in self._kept and not (tf.executing_eagerly() and tape_may_record()):
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
         if excludes or groups is not None:

@@ -247,12 +247,27 @@ class _UpdateByHead:
                 "which accuracies, cross-entropies and tlo.metrics take"
             )
         else:
+            if self._is_loss_of_head:
+                self._refuse_other_statistics(output, y_true)
             self._warn(output.head)
             self._as_keras(y_true, y_pred, sample_weight)
 
     @property
     def _is_loss_of_head(self) -> bool:
         return hasattr(averaged_function(self._metric), "evaluates_on")
+
+    def _refuse_other_statistics(self, output: Any, y_true: Any) -> None:
+        """Raises an error for a loss that would be computed after the step has changed W."""
+        known = output.trained_by(y_true)
+        if known is None:
+            return
+        kind = averaged_function(self._metric).trains_on
+        if not set(kind._fields) <= set(known._fields):
+            raise TypeError(
+                f"metric {self._metric.name!r} must need the statistics of the loss, "
+                f"{type(known).__name__}, in training; got {kind.__name__}. Take "
+                "tlo.metrics.ExactLoss(during_training=True), or evaluate with this metric alone."
+            )
 
     def _as_keras(self, *arguments: Any) -> None:
         type(self._metric).update_state(self._metric, *arguments)

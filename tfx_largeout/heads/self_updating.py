@@ -60,7 +60,8 @@ class SelfUpdatingHead(Head):
 
     Raises:
         ValueError: `model_rate` is none of these. In training: the optimizer averages weights
-            (`use_ema`), which would leave out the head's weights; or see `StepContext`. (A loss
+            (`use_ema`), which would leave out the head's weights; the head or its weights have a
+            Keras regularizer or constraint; or see `StepContext`. (A loss
             that a custom loop multiplies is not detected.)
         TypeError: In a training step: the loss does not belong to the head's family.
     """
@@ -229,6 +230,7 @@ class SelfUpdatingHead(Head):
         return self.update_switch.draw + self.step_context.draw
 
     def training_logits(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        self._refuse_penalties()
         self.step_context.call(hidden)
 
         @tf.custom_gradient
@@ -240,6 +242,19 @@ class SelfUpdatingHead(Head):
 
         # The anchor ensures that the gradient is computed.
         return without_gradient(logits, tf.convert_to_tensor(self.gradient_anchor))
+
+    def _refuse_penalties(self) -> None:
+        """Raises an error for what Keras applies to logits, or to weights that it trains."""
+        weights = [weight for weight in self.weights if weight is not self.gradient_anchor]
+        for owner, names in ((self, ["activity_regularizer"]), *((w, _PENALTIES) for w in weights)):
+            for name in names:
+                value = getattr(owner, name, None)
+                if value is not None:
+                    raise ValueError(
+                        f"{name} of {owner.path!r} must be None, as {full_name(self)} updates its "
+                        f"weights itself; got {value!r}. Use weight_decay or row_clip_norm of its "
+                        "optimizer, or DenseHead."
+                    )
 
     def _refusal_of_logits(self) -> str:
         kinds = " or ".join(kind.__name__ for kind in self.gives)
@@ -253,6 +268,7 @@ class SelfUpdatingHead(Head):
         )
 
 
+_PENALTIES = ("regularizer", "constraint")
 _ATTRIBUTE = "_tfx_largeout_forward_passes"
 
 
