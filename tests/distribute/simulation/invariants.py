@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Invariants of workers at each step, for any events, and of the disk at each change.
 
-Nothing of the package is used here.
+A group: workers of consecutive ranks that hold all classes. Nothing of the package is used here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from distribute.simulation.network import Violation
 from distribute.simulation.problem import Problem
 
-# The same on all workers, bit for bit.
-ALIKE = ("loss", "schedule", "candidates", "rebuild", "resumed", "save", "shared", "end")
+# The same on all workers, bit for bit; rows W on all workers of the same place in their groups.
+ALIKE = ("loss", "schedule", "candidates", "rebuild", "resumed", "save", "shared", "kernel", "end")
 
 
 class Invariants:
@@ -26,26 +26,32 @@ class Invariants:
 
     Attributes:
         start: The number of the present start of all workers.
-        size: The number of workers.
+        members, size: The number of workers in a group, and of all.
         committed: The step of the newest checkpoint that may not get lost, -1 before one.
         after_power_loss: Whether names of files that were removed may have come back.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.start, self.size, self.committed = 0, 1, -1
+        self.committed = -1
         self.after_power_loss = False
         self.damaged: set[Any] = set()
-        self.ends: set[int] = set()
+        self.begin(0, 1, 1)
         self._said: dict[Any, dict[int, list[Any]]] = collections.defaultdict(
             lambda: collections.defaultdict(list)
         )
         self._files: dict[Any, Checkpoint] = {}
 
+    def begin(self, start: int, members: int, groups: int) -> None:
+        self.start, self.members, self.size = start, members, members * groups
+        self.ends: set[int] = set()
+
     def observe(self, rank: int, kind: str, step: int, value: Any) -> None:
         """A worker says something: see `Worker`."""
+        group, place = divmod(rank, self.members)
         if kind == "weights":
             self._check_weights(rank, step, value)
+            self.observe(rank, f"kernel {place}", step, value["kernel"].tobytes())
             kind, value = "shared", value["embedding"].tobytes() + value["scale"].tobytes()
         if kind in ("saved", "not saved"):
             self.committed = max(self.committed, step if kind == "saved" else -1)
@@ -53,7 +59,7 @@ class Invariants:
         said = self._said[self.start, kind, step]
         said[rank].append(value)
         number = len(said[rank]) - 1
-        if kind in ALIKE:
+        if kind.split()[0] in ALIKE:
             for other, values in said.items():
                 if len(values) > number and values[number] != value:
                     raise Violation(f"{kind} of workers {other}, {rank}: {values[number]}, {value}")
@@ -63,34 +69,36 @@ class Invariants:
             raise Violation(f"went on from step {step}, with a checkpoint of {self.committed}")
         if kind == "end":
             self.ends.add(rank)
-        if len(said) == self.size and kind in ("rows", "owned", "candidates"):
-            getattr(self, f"_check_{kind}")(step, [values[0] for _, values in sorted(said.items())])
+        of_group = {r: values[0] for r, values in said.items() if r // self.members == group}
+        if len(of_group) == self.members and kind in ("rows", "owned", "candidates"):
+            getattr(self, f"_check_{kind}")(step, dict(sorted(of_group.items())))
 
     def _check_weights(self, rank: int, step: int, weights: Any) -> None:
         expected = dict(self.problem.weights[step])
-        expected["kernel"] = expected["kernel"][rank :: self.size]
+        expected["kernel"] = expected["kernel"][rank % self.members :: self.members]
         _check_close(f"of worker {rank} at step {step}", weights, expected)
 
-    def _check_rows(self, step: int, rows: list[Any]) -> None:
-        classes = np.concatenate(rows)
+    def _check_rows(self, step: int, rows: dict[int, Any]) -> None:
+        classes = np.concatenate(list(rows.values()))
         if not np.array_equal(np.sort(classes), np.arange(self.problem.classes)):
             raise Violation(f"each class must have one owner; got {rows}")
 
-    def _check_owned(self, step: int, owned: list[Any]) -> None:
-        ids = owned[0][0]
-        if any(not np.array_equal(other, ids) for other, _ in owned):
+    def _check_owned(self, step: int, owned: dict[int, Any]) -> None:
+        (ids, _), *_ = owned.values()
+        if any(not np.array_equal(other, ids) for other, _ in owned.values()):
             raise Violation(f"labels of step {step} differ: {owned}")
-        if not np.array_equal(sum(here.astype(int) for _, here in owned), ids >= 0):
+        if not np.array_equal(sum(here.astype(int) for _, here in owned.values()), ids >= 0):
             raise Violation(f"each label must be one worker's; got {owned}")
 
-    def _check_candidates(self, step: int, found: list[Any]) -> None:
+    def _check_candidates(self, step: int, candidates: dict[int, Any]) -> None:
         """The classes with the most votes, ties by the lower id, by rising id, and then -1."""
-        said = self._said[self.start, "votes", step].values()
-        ids, votes = (np.concatenate([one[part] for (one,) in said]) for part in (0, 1))
-        order = np.lexsort([ids, -votes])[: len(found[0])]
+        said = [self._said[self.start, "votes", step][rank][0] for rank in candidates]
+        ids, votes = (np.concatenate([one[part] for one in said]) for part in (0, 1))
+        found, *_ = candidates.values()
+        order = np.lexsort([ids, -votes])[: len(found)]
         best = sorted(ids[order][votes[order] > 0].tolist())
-        if found[0] != best + [-1] * (len(found[0]) - len(best)):
-            raise Violation(f"candidates of step {step}: {found[0]}, by votes {best}")
+        if found != best + [-1] * (len(found) - len(best)):
+            raise Violation(f"candidates of step {step}: {found}, by votes {best}")
 
     # The disk
 
@@ -113,10 +121,10 @@ class Invariants:
         parts = [Checkpoint(names[part]) for part, _ in run.parts]
         if any(p.digest != digest for p, (_, digest) in zip(parts, run.parts, strict=True)):
             raise Violation(f"parts of {name} are not those that it names")
-        found = dict(run.arrays)
-        for rank, part in enumerate(parts):
-            rows = found.setdefault("kernel", self.problem.start()["kernel"])
-            rows[rank :: len(parts)] = part.arrays["kernel"]
+        found = {"kernel": self.problem.start()["kernel"], **run.arrays}
+        of_rows = [part.arrays["kernel"] for part in parts if "kernel" in part.arrays]
+        for place, rows in enumerate(of_rows):  # of one group
+            found["kernel"][place :: len(of_rows)] = rows
         step = self.step_of(name)
         expected = self.problem.weights[step]
         _check_close(f"of {name}", {n: found[n] for n in expected}, expected)

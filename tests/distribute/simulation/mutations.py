@@ -89,6 +89,26 @@ MUTATIONS: dict[str, tuple[str, str, dict[str, str]]] = {
         "_slices",
         {"tf.size(unique)) / workers.size": "tf.size(unique))"},
     ),
+    "counts the example of no worker": (
+        "distribute.global_batch",
+        "Parts.of_all_groups",
+        {"tf.cast(~self._is_empty, wide)": "tf.ones([], wide)"},
+    ),
+    "the gradient of h is of one group": (
+        "distribute.global_batch",
+        "gather_examples",
+        {"workers.everyone.size": "workers.size"},
+    ),
+    "replicas add up rows by their place": (
+        "heads.replicated_rows",
+        "ReplicatedRows.sum_of_some",
+        {"tf.searchsorted(named, own, out_type=tf.int64)": "tf.range(number)"},
+    ),
+    "a checkpoint does not have its groups": (
+        _FOLDER,
+        "_write_files",
+        {"workers.replicas.size}": "1}"},
+    ),
     "a schedule of its own": (
         "indexes.table_schedule",
         "Turn.after",

@@ -248,9 +248,11 @@ class Process:
         self.world.after(2.0 if went_well else 0.0, lambda: self.tell_others(closed, 1.0))
         self.world.ended(self)
 
-    def collective(self, name: str, x: Any, parts: list[np.ndarray]) -> list[np.ndarray]:
-        """Sends each worker its part; returns the parts sent to this worker, by rank."""
-        key = (name, x.dtype.name, tuple(x.shape))
+    def collective(
+        self, name: str, x: Any, parts: list[np.ndarray], peers: list[Process]
+    ) -> list[np.ndarray]:
+        """Sends each of some workers its part; returns the parts sent to this one, by rank."""
+        key = (name, tuple(peer.rank for peer in peers), x.dtype.name, tuple(x.shape))
         self.point("network", f"{name} {list(x.shape)}")
         if self.broken is not None:
             raise self.broken
@@ -258,12 +260,12 @@ class Process:
             raise _Invalid(None, None, f"{name!r} must send something")
         key = (*key, self._uses[key])
         self._uses[key[:-1]] += 1
-        for peer in self.peers:
+        for peer, part in zip(peers, parts, strict=True):
             if peer is not self:
-                self.world.send(self, peer, key, parts[peer.rank])
+                self.world.send(self, peer, key, part)
         self.waits_in, late = name, self.world.now + self.world.step_timeout
         heard = self.heard[key]
-        while len(heard) < len(self.peers) - 1:
+        while len(heard) < len(peers) - 1:
             if self.broken is not None:
                 raise self.broken
             if self.world.now >= late:
@@ -274,9 +276,9 @@ class Process:
             self.wake(late)
             self.pause()
         self.waits_in = ""
-        heard[self.rank] = parts[self.rank]
+        heard[self.rank] = parts[peers.index(self)]
         del self.heard[key]
-        return [heard[rank] for rank in range(len(self.peers))]
+        return [heard[peer.rank] for peer in peers]
 
 
 class SimulatedWorkers(Workers):
@@ -285,17 +287,23 @@ class SimulatedWorkers(Workers):
     Errors are as in TensorFlow's collectives: `behaviours.py` has the list.
     """
 
-    def __init__(self, process: Process, make: Callable[[np.ndarray], Any]) -> None:
-        super().__init__(len(process.peers), process.rank)
-        self._process, self._make = process, make
+    def __init__(
+        self, process: Process, make: Callable[[np.ndarray], Any], ranks: slice = slice(None)
+    ) -> None:
+        self._process, self._make, self._peers = process, make, process.peers[ranks]
+        super().__init__(len(self._peers), self._peers.index(process))
+
+    def some(self, ranks: range) -> SimulatedWorkers:
+        chosen = slice(ranks.start, ranks.stop, ranks.step)
+        return SimulatedWorkers(self._process, self._make, chosen)
 
     def gather(self, x: Any, name: str) -> Any:
-        if x.dtype in _REFUSED_BY_GATHER:
+        if self.size > 1 and x.dtype in _REFUSED_BY_GATHER:
             raise _Invalid(None, None, f"{x.dtype} in {name!r}")
         return self._run("gather", name, x, [x.numpy()] * self.size, np.stack)
 
     def add_up(self, x: Any, name: str) -> Any:
-        if x.dtype == tensorflow.bool:
+        if self.size > 1 and x.dtype == tensorflow.bool:
             raise _Invalid(None, None, f"{x.dtype} in {name!r}")
         return self._run("sum", name, x, [x.numpy()] * self.size, _sum)
 
@@ -306,8 +314,9 @@ class SimulatedWorkers(Workers):
         return self._run("to", name, x, list(x.numpy()), np.stack)
 
     def _run(self, kind: str, name: str, x: Any, parts: Any, merge: Any) -> Any:
-        heard = self._process.collective(f"{kind}/{name}", x, parts)
-        return self._make(merge(heard))
+        if self.size > 1:  # else a group of one worker, which sends nothing
+            parts = self._process.collective(f"{kind}/{name}", x, parts, self._peers)
+        return self._make(merge(parts))
 
 
 def _sum(parts: list[np.ndarray]) -> np.ndarray:

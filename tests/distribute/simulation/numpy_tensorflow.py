@@ -24,10 +24,12 @@ MODULES = (
     *(
         "distribute.packed_numbers",
         "ops.class_rows",
+        "ops.candidates.candidate_gradients",
+        "ops.rows.variable_rows",
         "indexes.found_by_all",
         "indexes.table_schedule",
     ),
-    "callbacks.checkpoint_folder",
+    *("heads.replicated_rows", "callbacks.checkpoint_folder"),
 )
 _DTYPES: dict[np.dtype, Any] = {}
 
@@ -54,6 +56,9 @@ class Shape(tuple):
 
     def num_elements(self) -> int:
         return int(np.prod(self))
+
+    def concatenate(self, other: Shape) -> Shape:
+        return Shape((*self, *other))
 
     def is_fully_defined(self) -> bool:
         return True
@@ -103,7 +108,7 @@ def _add_operators() -> None:
         setattr(Tensor, f"__{name}__", lambda x, y: Tensor(run(x.array, _array(y))))
         setattr(Tensor, f"__r{name}__", lambda x, y: Tensor(run(_array(y), x.array)))
 
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod"):
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
         add(name, getattr(operator, name))
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
         add(name, getattr(operator, name))
@@ -112,6 +117,15 @@ def _add_operators() -> None:
 
 
 _add_operators()
+
+
+class Variable(Tensor):
+    def __init__(self, value: Any, **options: Any) -> None:
+        super().__init__(np.array(_array(value)))
+        self.handle = self
+
+    def assign(self, value: Any) -> None:
+        self.array = np.array(_array(value))
 
 
 class IndexedSlices(NamedTuple):
@@ -178,10 +192,15 @@ def _where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
     return Tensor(np.where(_array(condition), _array(x), _array(y)))
 
 
-def _unique(x: Tensor) -> tuple[Tensor, Tensor]:
+class Unique(NamedTuple):
+    y: Tensor
+    idx: Tensor
+
+
+def _unique(x: Tensor) -> Unique:
     _, first, places = np.unique(x.array, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
-    return Tensor(x.array[np.sort(first)]), Tensor(rank[places].astype(np.int32))
+    return Unique(Tensor(x.array[np.sort(first)]), Tensor(rank[places].astype(np.int32)))
 
 
 def _segment_sum(data: Any, ids: Any, number: Any) -> Tensor:
@@ -267,9 +286,11 @@ FUNCTIONS = SimpleNamespace(
     **{n: getattr(tensorflow, n) for n in ("SparseTensor", "RaggedTensor")},
     **{n: _of(getattr(np, n)) for n in ("floor", "maximum", "minimum", "equal", "sort")},
     **{n: _of(getattr(np, n)) for n in ("ones_like", "zeros_like", "transpose")},
-    **{f"reduce_{n}": _of(getattr(np, n)) for n in ("sum", "max", "all")},
+    **{f"reduce_{n}": _of(getattr(np, n)) for n in ("sum", "max", "all", "any")},
     **{n: _nothing for n in ("device", "control_dependencies", "init_scope")},
     Tensor=Tensor,
+    Variable=Variable,
+    distribute=tensorflow.distribute,
     IndexedSlices=IndexedSlices,
     GradientTape=GradientTape,
     constant=_constant,
@@ -293,7 +314,7 @@ FUNCTIONS = SimpleNamespace(
     stack=lambda parts, axis=0: Tensor(np.stack([_array(part) for part in parts], axis)),
     concat=lambda parts, axis: Tensor(np.concatenate([_array(part) for part in parts], axis)),
     unstack=lambda x: [Tensor(part) for part in x.array],
-    split=lambda x, sizes: [Tensor(p) for p in np.split(x.array, np.cumsum(sizes)[:-1])],
+    split=lambda x, sizes: [Tensor(p) for p in np.split(x.array, np.cumsum(_array(sizes))[:-1])],
     add_n=lambda parts: Tensor(sum(_array(part) for part in parts)),
     pad=_pad,
     where=_where,
@@ -305,9 +326,23 @@ FUNCTIONS = SimpleNamespace(
     boolean_mask=lambda x, mask: Tensor(_array(x)[_array(mask)]),
     sequence_mask=lambda n, most: Tensor(np.arange(int(most)) < _array(n)[..., np.newaxis]),
     argsort=lambda x, stable=True: Tensor(np.argsort(_array(x), kind="stable").astype(np.int32)),
+    searchsorted=lambda x, values, out_type=np.int32: Tensor(
+        np.searchsorted(_array(x), _array(values)).astype(_kind(out_type))
+    ),
+    one_hot=lambda place, size, dtype: Tensor((np.arange(size) == place).astype(_kind(dtype))),
     cumsum=_cumsum,
     reduce_logsumexp=_log_sum_exp,
     debugging=SimpleNamespace(Assert=_assert),
-    math=SimpleNamespace(unsorted_segment_sum=_segment_sum),
+    math=SimpleNamespace(
+        unsorted_segment_sum=_segment_sum,
+        count_nonzero=_of(np.count_nonzero, np.int64),
+        log=_of(np.log),
+    ),
+    raw_ops=SimpleNamespace(
+        ResourceGather=lambda resource, indices, dtype: _gather(resource, indices),
+        ResourceScatterUpdate=lambda resource, indices, updates: resource.assign(
+            _update(resource, indices[:, np.newaxis], updates)
+        ),
+    ),
     nest=SimpleNamespace(map_structure=_map_structure, flatten=_flatten),
 )

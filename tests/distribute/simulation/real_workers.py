@@ -40,7 +40,7 @@ from tfx_largeout.distribute.launcher import free_addresses
 LIMIT = 240.0  # seconds of a start; a twentieth of it where nothing else runs
 
 
-def forked(size: int, run: Callable[[Any], None], grace: float, **limits: float) -> list[int]:
+def forked(size: int, run: Callable[[Any], None], grace: float, **options: Any) -> list[int]:
     """Runs workers; ends all some seconds after one has failed. Returns how each has ended."""
     addresses = free_addresses(size)
     pids: list[int] = []
@@ -49,7 +49,7 @@ def forked(size: int, run: Callable[[Any], None], grace: float, **limits: float)
         if pid == 0:
             code = 1
             try:
-                run(tlo.distribute.connect(addresses, rank, timeout=120, **limits))
+                run(tlo.distribute.connect(addresses, rank, timeout=120, **options))
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -119,8 +119,7 @@ def run_seed(seed: int, folder: Path) -> int:
     problem, plan = Problem(seed), simulate.Plan.of(seed, kinds=("kill",))
     invariants, folder = Invariants(problem), folder / str(seed)
     folder.mkdir()
-    for number, (planned, faults) in enumerate(zip(plan.sizes, plan.faults, strict=True)):
-        size = min(planned, problem.classes)
+    for number, (shape, faults) in enumerate(zip(plan.shapes, plan.faults, strict=True)):
 
         def work(workers: Any, number: int = number, faults: Any = faults) -> None:
             points = {"network": 0, "disk": 0}
@@ -146,16 +145,18 @@ def run_seed(seed: int, folder: Path) -> int:
 
                 worker.Worker(workers, folder / "run", problem, observe).train()
 
-        invariants.start, invariants.size, invariants.ends = number, size, set()
-        codes = forked(size, work, 3.0)
-        said = [item for rank in range(size) for item in _said(folder / f"said-{number}-{rank}")]
+        invariants.begin(number, *shape)
+        codes = forked(shape.size, work, 3.0, data_replicas=shape.groups)
+        said = [
+            item for rank in range(shape.size) for item in _said(folder / f"said-{number}-{rank}")
+        ]
         for _, *observation in sorted(said, key=lambda item: item[0]):
             invariants.observe(*observation)
         files = (folder / "run").glob("*")
         invariants.check_disk({path.name: _Whole(path.read_bytes()) for path in files})
         if not any(codes):
             break
-    assert len(invariants.ends) == size, (seed, codes)
+    assert len(invariants.ends) == shape.size, (seed, codes)
     return number + 1
 
 

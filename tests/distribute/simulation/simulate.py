@@ -4,11 +4,11 @@
     python tests/distribute/simulation/simulate.py --seed 17            # prints all that happens
     python tests/distribute/simulation/simulate.py --seeds 10000 --csv simulation.csv
 
-By its seed a run has a problem, numbers of workers, and what happens to them: they are killed and
-stopped, parted, slow, lack a batch, or never start; messages come late, in another order, or are
-sent again; power fails, a disk is full, a file is damaged. After a failure all are started again,
-some in other numbers, until they are done. `invariants.py` says what must hold, and `mutations.py`
-that it would be noticed.
+By its seed a run has a problem, numbers of workers and of their groups, and what happens to them:
+they are killed and stopped, parted, slow, lack a batch, or never start; messages come late, in
+another order, or are sent again; power fails, a disk is full, a file is damaged. After a failure
+all are started again, some in other numbers or groups, until they are done. `invariants.py` says
+what must hold, and `mutations.py` that it would be noticed.
 """
 
 from __future__ import annotations
@@ -57,23 +57,39 @@ class Fault(NamedTuple):
     seconds: float
 
 
-class Plan(NamedTuple):
-    """The number of workers and the events of each start; none in the last start."""
+class Shape(NamedTuple):
+    """Workers of one start: how many are in a group, and how many groups there are."""
 
-    sizes: list[int]
+    members: int
+    groups: int
+
+    @classmethod
+    def of(cls, chance: random.Random) -> Shape:
+        groups = chance.choice((1, 1, 1, 2, 2, 3))
+        return cls(chance.randint(1, (4, 3, 2)[groups - 1]), groups)
+
+    @property
+    def size(self) -> int:
+        return self.members * self.groups
+
+
+class Plan(NamedTuple):
+    """The workers and the events of each start; no events in the last start."""
+
+    shapes: list[Shape]
     faults: list[list[Fault]]
 
     @classmethod
     def of(cls, seed: int, kinds: Any = KINDS) -> Plan:
         chance = random.Random(seed)
         starts = chance.choice((1, 2, 2, 3, 4))
-        first = chance.randint(1, 4)
-        sizes = [chance.choice((first, first, chance.randint(1, 4))) for _ in range(starts)]
+        first = Shape.of(chance)
+        shapes = [chance.choice((first, first, Shape.of(chance))) for _ in range(starts)]
         faults = []
-        for size in sizes[1:]:
+        for shape in shapes[1:]:
             number = chance.choice((1, 1, 2))
-            faults.append([cls._fault(chance, size, kinds) for _ in range(number)])
-        return cls(sizes, [*faults, []])
+            faults.append([cls._fault(chance, shape.size, kinds) for _ in range(number)])
+        return cls(shapes, [*faults, []])
 
     @staticmethod
     def _fault(chance: random.Random, size: int, kinds: Any) -> Fault:
@@ -111,17 +127,19 @@ class Run:
     def _start(self) -> None:
         self._number += 1
         self._is_ending, world = False, self.world
-        size = min(self.plan.sizes[self._number], self.problem.classes)
+        shape = self.plan.shapes[self._number]
+        size = shape.size
         self._processes = [Process(world, rank, self._work) for rank in range(size)]
         for process in self._processes:
             process.peers = self._processes
             process.workers = ALONE if size == 1 else SimulatedWorkers(process, Tensor)
-        self.invariants.start, self.invariants.size = self._number, size
-        self.invariants.ends = set()
+            if shape.groups > 1:
+                process.workers.divide(shape.groups)
+        self.invariants.begin(self._number, *shape)
         world.faults, world.loss, world.latency = 0, 0.05, 0.001
         world.part(frozenset(), 0.0)
         self.disk.full = {}
-        world.say("all", f"START {self._number} of {size} workers")
+        world.say("all", f"START {self._number}: {shape}")
         absent: set[int] = set()
         self._without = {}
         for fault in self.plan.faults[self._number]:
@@ -264,7 +282,9 @@ def main() -> int:
         mutations = [given.mutation] * given.seeds
         found = list(filter(None, pool.map(failure_of, seeds, mutations, chunksize=50)))
     print(*found[:20], sep="\n")
-    row = {"first": given.first, "seeds": given.seeds, "processes": given.processes}
+    in_groups = sum(any(shape.groups > 1 for shape in Plan.of(seed).shapes) for seed in seeds)
+    row = {"first": given.first, "seeds": given.seeds, "in_groups": in_groups}
+    row |= {"processes": given.processes}
     row |= {"seconds": round(time.monotonic() - start, 1), "failures": len(found)}
     print(row)
     if given.csv is not None:

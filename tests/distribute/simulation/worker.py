@@ -3,8 +3,8 @@
 
 h = e[x] * m from a trunk of an embedding and a vector; a head with the rows W of its classes. All
 messages between workers, and all files, use the package's code: `agree` and `meet`, parts of
-batches, the global batch, routes of rows, means of gradients, the schedule and candidates of an
-index, `CheckpointFolder`. Steps are NumPy, in float64.
+batches, the global batch, routes and replicas of rows, means of gradients, the schedule and
+candidates of an index, `CheckpointFolder`. Steps are NumPy, in float64.
 """
 
 from __future__ import annotations
@@ -23,27 +23,15 @@ from tfx_largeout.distribute.dataset_shard import padded_part
 from tfx_largeout.distribute.global_batch import gather_examples, gather_labels
 from tfx_largeout.distribute.meeting import END_OF_FIT, TRAIN, agree, check_alike, meet
 from tfx_largeout.distribute.row_routes import RowRoutes
+from tfx_largeout.heads.replicated_rows import ReplicatedRows
 from tfx_largeout.indexes.found_by_all import most_voted
 from tfx_largeout.indexes.table_schedule import Turn, first_schedule
+from tfx_largeout.ops.candidates.row_gradients import RowGradients
 from tfx_largeout.ops.class_rows import ClassRows
 from tfx_largeout.ops.hashing.bucket_candidates import BucketCandidates
 
 Observe = Callable[[str, int, Any], None]
 TABLES, BUDGET, PERIOD = 3, 4, 2.0
-
-
-class Variable:
-    """A replacement of a Keras variable for the package."""
-
-    def __init__(self, path: str, value: np.ndarray) -> None:
-        self.path, self.array = path, value.copy()
-
-    @property
-    def value(self) -> Any:
-        return tf.constant(self.array)
-
-    def __array__(self, *arguments: Any, **options: Any) -> np.ndarray:
-        return self.array
 
 
 class Worker:
@@ -60,28 +48,31 @@ class Worker:
         observe: Observe,
         without: int | None = None,
     ) -> None:
-        self.workers, self.problem, self.observe = workers, problem, observe
-        self.without = without
+        self.workers, self.group, self.replicas = workers, workers.group, workers.replicas
+        self.problem, self.observe, self.without = problem, observe, without
         self.folder = CheckpointFolder(folder, problem.keep)
         agree(workers, "connect", {"the version": 1})
         facts = {"num_classes": problem.classes, "the configuration": ["head", problem.kind]}
         agree(workers, "head 'head'", facts)
-        self.rows = ClassRows(workers, problem.classes, "head")
+        self.rows = ClassRows(self.group, problem.classes, "head")
+        self.rows_of_files = frozenset(() if self.rows.shard.is_whole else ["kernel"])
         start = problem.start()
-        self.kernel = self.rows.shard.own(start["kernel"]).copy()
-        self.embedding = Variable("embedding", start["embedding"])
-        self.scale = Variable("scale", start["scale"])
+        # Other groups start with other rows, and get those of the first one.
+        self.kernel = tf.Variable(self.rows.shard.own(start["kernel"]) + self.replicas.rank)
+        self.embedding, self.scale = tf.Variable(start["embedding"]), tf.Variable(start["scale"])
+        self.replicated = None
+        if workers.group is not workers:
+            self.replicated = ReplicatedRows(self.replicas, self.kernel, None, "head")
+            self.replicated.start_alike()
         self.start_index()
 
     def start_index(self) -> None:
         self.schedule = first_schedule(PERIOD)
-        self.entries = np.full((TABLES, len(self.kernel)), -1)
+        self.entries = np.full((TABLES, self.rows.num_rows), -1)
 
     def train(self) -> None:
         step = self.resume()
-        self.observe(
-            "rows", step, np.asarray(self.rows.shard.class_of(np.arange(len(self.kernel))))
-        )
+        self.observe("rows", step, self.rows.shard.class_of(np.arange(self.rows.num_rows)))
         if (self.entries < 0).any():
             self.rebuild(step, 0, TABLES)
         while step < self.problem.steps:
@@ -97,56 +88,75 @@ class Worker:
         self.observe("end", step, None)
 
     def weights(self) -> dict[str, np.ndarray]:
-        shared = {"embedding": self.embedding.array, "scale": self.scale.array}
-        return {name: x.copy() for name, x in {**shared, "kernel": self.kernel}.items()}
+        return {name: getattr(self, name).numpy() for name in ("embedding", "scale", "kernel")}
 
     # A step
 
     def step(self, step: int) -> None:
         x, y, weight = self.problem.batch(step)
         part = padded_part(self.workers, *map(tf.constant, (x, y, weight)))
-        x = part[0].numpy()
-        rows = self.embedding.array[x]
-        hidden = tf.constant(rows * self.scale.array)
-        before = self.kernel.copy()
-        run = self.step_of_examples if self.problem.kind == "examples" else self.step_of_rows
+        x, before = part[0].numpy(), self.weights()
+        rows, scale = before["embedding"][x], before["scale"]
+        hidden = tf.constant(rows * scale)
+        fetches = self.problem.kind == "rows" and self.replicated is None
+        run = self.step_of_fetched_rows if fetches else self.step_of_examples
         loss, gradient = run(step, hidden, part[1], part[2])
         self.observe("loss", step, loss)
         slices = tf.IndexedSlices(
-            tf.constant(gradient * self.scale.array), tf.constant(x), tf.constant(rows.shape)
+            tf.constant(gradient * scale), tf.constant(x), tf.constant(rows.shape)
         )
         gradients = [tf.constant((gradient * rows).sum(axis=0)), slices]
-        scale, rows = mean_over_workers(self.workers, gradients, ["scale", "embedding"])
-        self.scale.array -= RATE * scale.numpy()
-        self.embedding.array[rows.indices.numpy()] -= RATE * rows.values.numpy()
-        self.follow(step, before)
+        of_scale, of_rows = mean_over_workers(self.workers, gradients, ["scale", "embedding"])
+        take_step(self.scale, slice(None), of_scale)
+        take_step(self.embedding, of_rows.indices.numpy(), of_rows.values)
+        self.follow(step, before["kernel"])
 
     def step_of_examples(self, step: int, hidden: Any, y: Any, weight: Any) -> tuple[Any, Any]:
-        """The softmax of all classes, of the global batch."""
+        """The softmax of all classes, or the squared distance to the rows of labels."""
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            batch = gather_examples(self.workers, "head", TRAIN, step, hidden, y, weight)
-        h, w = batch.hidden.numpy(), batch.weights.numpy() / len(batch.hidden.numpy())
+            batch = gather_examples(self.group, "head", TRAIN, step, hidden, y, weight)
+        h, kernel = batch.hidden.numpy(), self.kernel.numpy()
         here = self.rows.of(batch.label_ids).numpy()
         self.observe("owned", step, (batch.label_ids.numpy(), here >= 0))
-        logits = h @ self.kernel.T
-        own = tf.reduce_logsumexp(tf.constant(logits), axis=1)
-        log_z = self.workers.log_sum_exp(own, "head/log_sum").numpy()
-        of_labels = np.where(here >= 0, np.take_along_axis(logits, np.maximum(here, 0), 1), 0)
-        of_labels = self.workers.sum(tf.constant(of_labels), "head/true_logits").numpy()
-        number = (batch.label_ids.numpy() >= 0).sum(axis=1)
-        loss = (w * (number * log_z - of_labels.sum(axis=1))).sum()
-        error = number[:, np.newaxis] * np.exp(logits - log_z[:, np.newaxis])
-        for k in range(here.shape[1]):
-            at = np.flatnonzero(here[:, k] >= 0)
-            error[at, here[at, k]] -= 1
-        error *= w[:, np.newaxis]
-        upstream = tf.constant(error @ self.kernel)
-        gradient = tape.gradient(batch.hidden, hidden, output_gradients=upstream)
-        self.kernel -= RATE * error.T @ h
-        return loss, gradient.numpy()
+        counts = (here[:, :, np.newaxis] == np.arange(len(kernel))).sum(axis=1)
+        if self.problem.kind == "examples":
+            logits, number = h @ kernel.T, (batch.label_ids.numpy() >= 0).sum(axis=1)
+            own = tf.reduce_logsumexp(tf.constant(logits), axis=1)
+            log_z = self.group.log_sum_exp(own, "head/log_sum").numpy()
+            error = number[:, np.newaxis] * np.exp(logits - log_z[:, np.newaxis]) - counts
+            own, of_all, ids = -counts * logits, number * log_z, np.arange(len(kernel))
+            pull = np.zeros_like(error)
+        else:
+            own = counts * ((h[:, np.newaxis] - kernel) ** 2).sum(axis=2) / 2
+            error, pull, of_all, ids = -counts, counts, 0.0, np.flatnonzero(counts.any(axis=0))
+        values = self.group.sum(tf.constant(own.sum(axis=1)), "head/values").numpy() + of_all
+        loss, w = self.mean_of_all(batch, tf.constant(values))
+        error, pull = w[:, np.newaxis] * error, w[:, np.newaxis] * pull
+        upstream = tf.constant(error @ kernel + pull.sum(axis=1)[:, np.newaxis] * h)
+        gradient = (error.T @ h + pull.sum(axis=0)[:, np.newaxis] * kernel)[ids]
+        no_bias = tf.constant(np.zeros(len(ids)))
+        found = RowGradients(tf.constant(ids), upstream, tf.constant(gradient), no_bias)
+        if self.replicated is not None:
+            if self.problem.kind == "examples":
+                found = self.replicated.sum_of_all(found)
+            else:
+                found = self.replicated.sum_of_some(found, step)
+        take_step(self.kernel, found.ids.numpy(), found.kernel)
+        return loss, tape.gradient(batch.hidden, hidden, output_gradients=upstream).numpy()
 
-    def step_of_rows(self, step: int, hidden: Any, y: Any, weight: Any) -> tuple[Any, Any]:
+    def mean_of_all(self, batch: Any, values: Any) -> tuple[Any, np.ndarray]:
+        """The weighted mean over the examples of all groups, and its gradient for this group's."""
+        of_all = [values, batch.weights]
+        with tf.GradientTape() as tape:
+            tape.watch(values)
+            if batch.parts is not None:
+                of_all = batch.parts.of_all_groups(of_all, "head/groups")
+        w = of_all[1].numpy() / len(of_all[1].numpy())
+        gradient = tape.gradient(of_all[0], values, output_gradients=tf.constant(w))
+        return (of_all[0].numpy() * w).sum(), gradient.numpy()
+
+    def step_of_fetched_rows(self, step: int, hidden: Any, y: Any, weight: Any) -> tuple[Any, Any]:
         """The squared distance to the rows of labels, which are fetched and pushed."""
         labels = gather_labels(self.workers, "head", TRAIN, step, y, weight, None, None)
         routes = RowRoutes(self.workers, self.rows.shard, labels.label_ids, labels.parts, "head")
@@ -155,7 +165,7 @@ class Worker:
         kept = np.arange(len(hidden.numpy())) if labels.kept is None else labels.kept.numpy()
         w = labels.weights.numpy()[labels.parts.own.numpy()] / len(ids)
         places, given = routes.places.numpy(), routes.rows.numpy()
-        fetched = routes.fetch(tf.constant(self.kernel[given]), "rows").numpy()
+        fetched = routes.fetch(tf.constant(self.kernel.numpy()[given]), "rows").numpy()
         there = (places < len(fetched) - 1)[..., np.newaxis]
         error = np.where(there, hidden.numpy()[kept][:, np.newaxis] - fetched[places], 0)
         error *= w[:, np.newaxis, np.newaxis]
@@ -164,7 +174,7 @@ class Worker:
         pushed = np.zeros_like(fetched)
         np.add.at(pushed, places, -error)
         pushed[-1] = 0
-        self.kernel[given] -= RATE * routes.push(tf.constant(pushed), "back").numpy()
+        take_step(self.kernel, given, routes.push(tf.constant(pushed), "back"))
         gradient = np.zeros(hidden.numpy().shape)
         gradient[kept] = self.workers.size * error.sum(axis=1)
         return loss, gradient
@@ -172,14 +182,15 @@ class Worker:
     # The index
 
     def rebuild(self, step: int, first: int, end: int) -> None:
-        self.entries[first:end] = self.problem.codes(self.kernel)[first:end]
+        self.entries[first:end] = self.problem.codes(self.kernel.numpy())[first:end]
         self.observe("rebuild", step, (first, end))
 
     def follow(self, step: int, before: np.ndarray) -> None:
         """Updates tables by the common schedule; requests candidates of all workers."""
         turn = Turn.of(tf.constant(self.schedule), TABLES)
         first, end = turn.tables.numpy()
-        moved = (self.problem.codes(self.kernel) != self.problem.codes(before)).sum()
+        codes = self.problem.codes(self.kernel.numpy())
+        moved = (codes != self.problem.codes(before)).sum()
         if first < end:
             self.rebuild(step, int(first), int(end))
         own, most = tf.constant(int(moved), tf.int64), 0.1 * TABLES * self.problem.classes
@@ -202,7 +213,7 @@ class Worker:
         named = [(name, lambda array=array: array) for name, array in arrays.items()]
         own = [("rank", lambda: np.array(self.workers.rank))]
         facts: dict[str, Any] = {"position": position}
-        snapshot = Snapshot(facts, {"own": self.workers.rank}, named, own, frozenset(["kernel"]))
+        snapshot = Snapshot(facts, {"own": self.workers.rank}, named, own, self.rows_of_files)
         try:
             self.folder.write(position, snapshot)
         except OSError as error:
@@ -215,14 +226,14 @@ class Worker:
         self.folder.clean()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run = self.folder.newest({"kernel"})
+            run = self.folder.newest(self.rows_of_files)
         if run is None:
             self.observe("resumed", 0, None)
             return 0
-        self.kernel = run.array("kernel")
-        self.embedding.array, self.scale.array = run.array("embedding"), run.array("scale")
+        for name in self.weights():
+            getattr(self, name).assign(run.array(name))
         self.start_index()
-        if run.num_workers == self.workers.size:
+        if not run.is_of_others:
             self.schedule, self.entries = run.array("schedule"), run.array("entries")
             assert run.array("rank") == self.workers.rank
         epoch, batch = run.facts["position"]
@@ -230,3 +241,9 @@ class Worker:
         self.observe("resumed", step, run.facts["position"])
         self.observe("weights", step, self.weights())
         return step
+
+
+def take_step(variable: Any, at: Any, gradient: Any) -> None:
+    value = variable.numpy().copy()
+    value[at] -= RATE * gradient.numpy()
+    variable.assign(value)
