@@ -86,7 +86,7 @@ class Plan(NamedTuple):
         first = Shape.of(chance)
         shapes = [chance.choice((first, first, Shape.of(chance))) for _ in range(starts)]
         faults = []
-        for shape in shapes[1:]:
+        for shape in shapes[:-1]:
             number = chance.choice((1, 1, 2))
             faults.append([cls._fault(chance, shape.size, kinds) for _ in range(number)])
         return cls(shapes, [*faults, []])

@@ -4,7 +4,8 @@
 h = e[x] * m from a trunk of an embedding and a vector; a head with the rows W of its classes. All
 messages between workers, and all files, use the package's code: `agree` and `meet`, parts of
 batches, the global batch, routes and replicas of rows, means of gradients, the schedule and
-candidates of an index, `CheckpointFolder`. Steps are NumPy, in float64.
+candidates of an index, `CheckpointFolder`. Steps are NumPy, in float64. Each group has an index,
+although heads refuse one there: equal rows must have equal schedules.
 """
 
 from __future__ import annotations
