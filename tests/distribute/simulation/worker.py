@@ -5,7 +5,7 @@ h = e[x] * m from a trunk of an embedding and a vector; a head with the rows W o
 messages between workers, and all files, use the package's code: `agree` and `meet`, parts of
 batches, the global batch, routes and replicas of rows, means of gradients, the schedule and
 candidates of an index, `CheckpointFolder`. Steps are NumPy, in float64. Each group has an index,
-although heads refuse one there: equal rows must have equal schedules.
+although no head has one there: equal rows must have equal schedules.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Worker:
         self.rows = ClassRows(self.group, problem.classes, "head")
         self.rows_of_files = frozenset(() if self.rows.shard.is_whole else ["kernel"])
         start = problem.start()
-        # Other groups start with other rows, and get those of the first one.
+        # Other groups start with other rows, and get the rows of the first group.
         self.kernel = tf.Variable(self.rows.shard.own(start["kernel"]) + self.replicas.rank)
         self.embedding, self.scale = tf.Variable(start["embedding"]), tf.Variable(start["scale"])
         self.replicated = None
