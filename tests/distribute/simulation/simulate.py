@@ -65,8 +65,8 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, chance: random.Random) -> Shape:
-        groups = chance.choice((1, 1, 1, 2, 2, 3))
-        return cls(chance.randint(1, (4, 3, 2)[groups - 1]), groups)
+        groups = chance.choice((1, 1, 1, 1, 2, 3))
+        return cls(chance.randint(1, (4, 2, 2)[groups - 1]), groups)
 
     @property
     def size(self) -> int:
