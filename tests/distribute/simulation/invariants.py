@@ -133,10 +133,13 @@ class Invariants:
         _, epoch, _, batch = name.removesuffix(".npz").split("-")
         return int(epoch) * self.problem.per_epoch + int(batch)
 
-    def check_tidy(self, names: dict[str, Any]) -> None:
-        """After a save: not too many checkpoints, and no file that none of them names."""
+    def check_tidy(self, names: dict[str, Any], is_saved: bool) -> None:
+        """After a save: not too many checkpoints, and no file that none of them names.
+
+        A save that failed removes no checkpoint, also none that a power loss has brought back.
+        """
         kept = [name for name in names if name.endswith(".npz")]
-        if len(kept) > self.problem.keep:
+        if len(kept) > self.problem.keep and (is_saved or not self.after_power_loss):
             raise Violation(f"more than {self.problem.keep} checkpoints: {kept}")
         if any(name.endswith(".damaged") for name in names):
             return

@@ -99,6 +99,7 @@ class World:
         delay, again = self.random.expovariate(1 / self.latency), 0.2
         while self.random.random() < self.loss:
             delay, again = delay + again, 2 * again
+        source.sent_until = max(source.sent_until, self.now + delay)
 
         def arrive() -> None:
             parted = self.are_parted(source.rank, target.rank)
@@ -116,6 +117,7 @@ class Process:
 
     Attributes:
         at: The event at its n-th use of the network or the disk, by `("network", n)`.
+        sent_until: When the last of its messages arrives.
     """
 
     def __init__(self, world: World, rank: int, run: Callable[[Process], None]) -> None:
@@ -124,7 +126,8 @@ class Process:
         self.killed = self.over = self.started = False
         self.error: BaseException | None = None  # that ended it
         self.broken: BaseException | None = None  # its collectives fail from then on
-        self.stopped_until, self.waits_in = 0.0, ""
+        self.stopped_until = self.sent_until = 0.0
+        self.waits_in = ""
         self.heard: dict[Any, dict[int, np.ndarray]] = collections.defaultdict(dict)
         self.at: dict[tuple[str, int], Callable[[Process], None]] = {}
         self.workers: Workers | None = None
@@ -241,11 +244,15 @@ class Process:
             self.wake()
 
     def end(self) -> None:
-        """It has ended: its sockets are closed, at once or, if all went well, after a second."""
+        """It has ended: its sockets are closed, at once or, if all went well, after two seconds.
+
+        A socket that is closed so still delivers all that was sent before.
+        """
         went_well = self.error is None and not self.killed
+        delay = max(2.0, self.sent_until - self.world.now) if went_well else 0.0
         self.world.say(self.rank, "ended" if went_well else f"ended with {self.error!r:.200}")
         closed = _Unavailable(None, None, f"worker {self.rank}: Socket closed")
-        self.world.after(2.0 if went_well else 0.0, lambda: self.tell_others(closed, 1.0))
+        self.world.after(delay, lambda: self.tell_others(closed, 1.0))
         self.world.ended(self)
 
     def collective(

@@ -154,7 +154,7 @@ class Run:
             self.world.say(process.rank, f"{kind} {step} {text}")
             self.invariants.observe(process.rank, kind, step, value)
             if kind in ("saved", "not saved") and process.rank == 0:
-                self.invariants.check_tidy(self.disk.names)
+                self.invariants.check_tidy(self.disk.names, kind == "saved")
 
         place, without = SimulatedPath(FOLDER), self._without.get(process.rank)
         worker.Worker(process.workers, place, self.problem, observe, without).train()
