@@ -54,12 +54,14 @@ class StepSize(NamedTuple):
         takes_slices: Whether the model's optimizer can use a gradient of some rows without tensors
             of the size of the whole weight.
         temporaries: The number of temporary tensors of a weight's size in its step.
+        adds_up: Whether the model's optimizer adds up slices, so that a tied head gives it some.
     """
 
     examples: int
     labels: int = 1
     takes_slices: bool = False
     temporaries: int = 0
+    adds_up: bool = False
 
     @property
     def threads(self) -> int:

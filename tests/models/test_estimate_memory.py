@@ -132,6 +132,22 @@ def test_a_tied_exact_head_with_selected_gradients_makes_nothing_of_the_size_of_
     assert tlo.estimate_memory(dense, BATCH, optimizer=optimizer()).gradients > estimate.weights / 2
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        tlo.optimizers.FusedAdam(),
+        keras.optimizers.SGD(momentum=0.9),
+        keras.optimizers.SGD(clipnorm=1.0),
+    ],
+)
+def test_a_dense_step_with_a_table_takes_its_gradient_and_a_copy(optimizer):
+    table = tlo.layers.RowEmbedding(1_000_000, WIDTH)
+    head = tlo.heads.TiedSampledHead(table, tlo.samplers.LogUniform(20), use_bias=False)
+    estimate = tlo.estimate_memory(head, BATCH, optimizer=optimizer)
+    assert estimate.gradients == estimate.weights
+    assert estimate.weights <= estimate.activations < 1.01 * estimate.weights
+
+
 def test_a_dense_head_has_one_more_gradient_of_w_or_of_logits():
     kernel, logits = 4 * MILLIONS * WIDTH, 4 * MILLIONS
     for dtype, copies in (("float32", 0), ("bfloat16", kernel)):

@@ -39,21 +39,22 @@ def test_slots_are_those_that_the_optimizer_makes(name):
 
 @pytest.mark.all_cases
 @pytest.mark.parametrize(
-    ("optimizer", "takes_slices", "temporaries"),
+    ("optimizer", "takes_slices", "temporaries", "adds_up"),
     [
-        (None, False, 0),
-        ("sgd", True, 1),
-        (keras.optimizers.SGD(momentum=0.9), False, 1),
-        ("adam", False, 2),
-        (tlo.optimizers.FusedAdam(), False, 0),
-        (tlo.optimizers.RowSGD(), True, 1),
-        (tlo.optimizers.RowAdagrad(), True, 2),
-        (tlo.distribute.DataParallel(tlo.optimizers.RowAdagrad()), True, 2),
+        (None, False, 0, False),
+        ("sgd", True, 1, True),
+        (keras.optimizers.SGD(momentum=0.9), False, 1, True),
+        (keras.optimizers.SGD(clipnorm=1.0), True, 1, False),
+        ("adam", False, 2, False),
+        (tlo.optimizers.FusedAdam(), False, 0, True),
+        (tlo.optimizers.RowSGD(), True, 1, True),
+        (tlo.optimizers.RowAdagrad(), True, 2, True),
+        (tlo.distribute.DataParallel(tlo.optimizers.RowAdagrad()), True, 2, True),
     ],
 )
-def test_temporaries_of_a_step(optimizer, takes_slices, temporaries):
+def test_temporaries_of_a_step(optimizer, takes_slices, temporaries, adds_up):
     of_optimizer = OptimizerMemory(optimizer)
-    assert of_optimizer.step(5, 3) == StepSize(5, 3, takes_slices, temporaries)
+    assert of_optimizer.step(5, 3) == StepSize(5, 3, takes_slices, temporaries, adds_up)
     assert optimizer is not None or of_optimizer.slots_of(Weight((3, 2), "float32")) == []
 
 

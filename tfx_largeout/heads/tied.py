@@ -129,15 +129,18 @@ class TiedHead(KernelHead):
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
         """As `Head`; W is the table. Slices of the named rows are there twice: as they are merged.
 
-        If they are dense, so are the gradients of the lookups, and their sum.
+        If they are dense, so are the gradients of the lookups; an optimizer that adds up slices
+        copies the table instead, from which rows are gathered. Gradients of all rows are there as
+        blocks, too.
         """
         memory = super().memory_of_step(width, step, workers)
-        number = self.num_named(step)
-        if step.takes_slices and number is not None:
-            slices = 8 * min(number, self.num_classes) * width
-            return memory._replace(gradients=0, activations=memory.activations + slices)
-        dense = 2 * self.weights_of(width)[0].num_bytes
-        return memory._replace(activations=memory.activations + dense)
+        number, table = self.num_named(step), self.weights_of(width)[0].num_bytes
+        if number is None:
+            return memory._replace(activations=memory.activations + 2 * table)
+        if not (step.takes_slices and step.adds_up):
+            return memory._replace(activations=memory.activations + table)
+        slices = 8 * min(number, self.num_classes) * width
+        return memory._replace(gradients=0, activations=memory.activations + slices)
 
     def num_named(self, step: StepSize) -> int | None:
         """Returns the largest number of rows that `named` returns; None: all."""

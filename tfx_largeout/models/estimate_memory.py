@@ -272,10 +272,12 @@ def _of_any_layer(layer: Any, step: StepSize, counted: set[int]) -> tuple[list[W
     own = [weight for weight in own_weights(layer) if id(weight) not in counted]
     weights = [Weight.of(weight, part) for weight in own]
     gradients, largest = gradients_of(weights), max((each.num_bytes for each in weights), default=0)
-    if step.takes_slices and isinstance(layer, (keras.layers.Embedding, SparseDense)):
+    is_table = isinstance(layer, (keras.layers.Embedding, SparseDense))
+    if step.takes_slices and is_table:
         gradients = 0  # of looked up rows
     outputs = 2 * step.examples * _bytes_of_output(layer)
-    return weights, StepMemory(gradients, outputs, evaluation=outputs // 2, building=2 * largest)
+    made = max(outputs, largest) if gradients and is_table else outputs  # a dense step copies it
+    return weights, StepMemory(gradients, made, evaluation=outputs // 2, building=2 * largest)
 
 
 def _length_of(layer: Any) -> int:

@@ -52,11 +52,12 @@ class OptimizerMemory:
         """Returns the memory of a step with temporaries; for Keras's optimizers it is measured."""
         kind = self._optimizer
         if isinstance(kind, RowOptimizer):
-            return StepSize(examples, labels, True, 1 + len(kind.rule.slots))
+            return StepSize(examples, labels, True, 1 + len(kind.rule.slots), True)
         if isinstance(kind, FusedAdam):
-            return StepSize(examples, labels, False, 0)
+            return StepSize(examples, labels, False, 0, True)
         if isinstance(kind, keras.optimizers.SGD):
-            return StepSize(examples, labels, not kind.momentum, 1)
+            clips = kind.clipnorm or kind.clipvalue or kind.global_clipnorm
+            return StepSize(examples, labels, not kind.momentum, 1, not clips)
         return StepSize(examples, labels, False, 0 if kind is None else 2)
 
     def _of_small(self, rank: int, dtype: str) -> list[Weight]:
