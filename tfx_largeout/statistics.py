@@ -218,6 +218,12 @@ class TopScores(NamedTuple):
     log_partition: Any
 
 
+def only_first_derivative(gradient: tf.Tensor) -> tf.Tensor:
+    """Returns a gradient; a gradient through it, a second derivative, raises a LookupError."""
+    message = "a head that trains by statistics has first derivatives alone; DenseHead has others"
+    return tf.raw_ops.PreventGradient(input=gradient, message=message)
+
+
 def without_gradient(statistics: Any) -> Any:
     """Returns the same statistics; a gradient through them raises a LookupError."""
 

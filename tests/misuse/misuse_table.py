@@ -831,6 +831,13 @@ TRAINING = [
         for name in ("regularizer", "constraint")
     ),
     Misuse(
+        "a penalty on a gradient of the inputs",
+        lambda case: _gradient_penalty(case),
+        LookupError,
+        "has first derivatives alone; DenseHead",
+        lambda row: first_of_a_class(row) and (self_updating(row) or row.is_tied),
+    ),
+    Misuse(
         "a head for each position",
         lambda case: _behind_time(case),
         TypeError,
@@ -1003,6 +1010,16 @@ def _penalized(case: Case, name: str) -> None:
         case.fit()
     finally:
         setattr(owner, name, None)
+
+
+def _gradient_penalty(case: Case) -> None:
+    x = tf.constant(case.x)
+    with case.head.without_update(), tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            loss = case.row.make_loss()(case.y, case.model(x, training=True))
+        loss += tf.reduce_sum(inner.gradient(loss, x) ** 2)
+    outer.gradient(loss, case.model.get_layer("trunk").kernel.value)
 
 
 def _behind_time(case: Case) -> None:

@@ -19,6 +19,7 @@ from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
 from tfx_largeout.heads.step_context import StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
+from tfx_largeout.statistics import only_first_derivative
 
 
 class SelfUpdatingHead(Head):
@@ -203,7 +204,8 @@ class SelfUpdatingHead(Head):
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 gone = BackwardPass(hidden, labels, residuals, gradients[:-1])
                 with after_forward_passes():
-                    return self.step_context.backward(forward, gone, gradients[-1])
+                    of_hidden, *others = self.step_context.backward(forward, gone, gradients[-1])
+                return only_first_derivative(of_hidden), *others
 
             return (*values, tf.identity(anchor)), backward_pass
 

@@ -38,7 +38,11 @@ from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.samplers import Sampler
 from tfx_largeout.saving import warn_of_lost_tie
-from tfx_largeout.statistics import CandidateStatistics, MeanLogitStatistics
+from tfx_largeout.statistics import (
+    CandidateStatistics,
+    MeanLogitStatistics,
+    only_first_derivative,
+)
 
 _CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 
@@ -206,7 +210,7 @@ class TiedHead(KernelHead):
         def run(hidden: tf.Tensor, anchor: tf.Tensor, *lent: tf.Tensor) -> Any:
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 found = self.gradients(hidden, labels, residuals, gradients[:-1])
-                of_hidden = tf.cast(found.hidden, hidden.dtype)
+                of_hidden = only_first_derivative(tf.cast(found.hidden, hidden.dtype))
                 of_lent = (found.kernel, found.bias)[: len(lent)]
                 cast = (tf.cast(g, x.dtype) for g, x in zip(of_lent, lent, strict=True))
                 return of_hidden, gradients[-1], *cast
