@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tfx_largeout.distribute.workers import ALONE, Workers
 from tfx_largeout.labels import Labels
+from tfx_largeout.run_time_checks import Check, after
 
 __all__ = [
     "CandidateStatistics",
@@ -218,10 +219,19 @@ class TopScores(NamedTuple):
     log_partition: Any
 
 
-def only_first_derivative(gradient: tf.Tensor) -> tf.Tensor:
-    """Returns a gradient; a gradient through it, a second derivative, raises a LookupError."""
-    message = "a head that trains by statistics has first derivatives alone; DenseHead has others"
-    return tf.raw_ops.PreventGradient(input=gradient, message=message)
+def only_first_derivative(gradient: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+    """Returns the gradient of h; a second derivative through it that is not 0 raises an error."""
+
+    @tf.custom_gradient
+    def once(gradient: tf.Tensor, hidden: tf.Tensor) -> Any:
+        def second(upstream: tf.Tensor) -> tuple[None, tf.Tensor]:
+            rule = "a head that trains by statistics has no second derivatives; DenseHead has"
+            with after([Check(tf.reduce_all(tf.equal(upstream, 0)), lambda: [rule])]):
+                return None, tf.zeros_like(hidden)
+
+        return tf.identity(gradient), second
+
+    return once(tf.stop_gradient(gradient), hidden)
 
 
 def without_gradient(statistics: Any) -> Any:

@@ -475,7 +475,8 @@ def test_an_inner_gradient_of_compute_loss_is_no_step():
             return self.loss(y, self(x, training=True))
 
     weights = []
-    for head in (SelfUpdatingDense(CLASSES), tlo.heads.DenseHead(CLASSES)):
+    exact = tlo.heads.ExactSoftmaxHead(CLASSES, tlo.optimizers.RowSGD(0.5), backward="all")
+    for head in (SelfUpdatingDense(CLASSES), exact, tlo.heads.DenseHead(CLASSES)):
         keras.utils.set_random_seed(3)
         model = Adversarial([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
         for weight in model.layers[-1].kernel, model.layers[-1].bias:
@@ -485,8 +486,9 @@ def test_an_inner_gradient_of_compute_loss_is_no_step():
             warnings.simplefilter("ignore", RuntimeWarning)  # of the gradient that no step follows
             model.fit(*data(), batch_size=BATCH, shuffle=False, verbose=0)
         weights.append([model.layers[0].kernel.numpy(), model.layers[-1].kernel.numpy()])
-    for own, plain in zip(*weights, strict=True):
+    for own, exact, plain in zip(*weights, strict=True):
         np.testing.assert_allclose(own, plain, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(exact, plain, rtol=1e-4, atol=1e-6)
 
 
 def test_what_another_optimizer_accumulated_is_forgotten():

@@ -833,8 +833,8 @@ TRAINING = [
     Misuse(
         "a penalty on a gradient of the inputs",
         lambda case: _gradient_penalty(case),
-        LookupError,
-        "has first derivatives alone; DenseHead",
+        REFUSED,
+        "a head that trains by statistics has no second derivatives; DenseHead has",
         lambda row: first_of_a_class(row) and (self_updating(row) or row.is_tied),
     ),
     Misuse(

@@ -205,7 +205,7 @@ class SelfUpdatingHead(Head):
                 gone = BackwardPass(hidden, labels, residuals, gradients[:-1])
                 with after_forward_passes():
                     of_hidden, *others = self.step_context.backward(forward, gone, gradients[-1])
-                return only_first_derivative(of_hidden), *others
+                return only_first_derivative(of_hidden, hidden), *others
 
             return (*values, tf.identity(anchor)), backward_pass
 

@@ -210,7 +210,8 @@ class TiedHead(KernelHead):
         def run(hidden: tf.Tensor, anchor: tf.Tensor, *lent: tf.Tensor) -> Any:
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 found = self.gradients(hidden, labels, residuals, gradients[:-1])
-                of_hidden = only_first_derivative(tf.cast(found.hidden, hidden.dtype))
+                of_hidden = tf.cast(found.hidden, hidden.dtype)
+                of_hidden = only_first_derivative(of_hidden, hidden)
                 of_lent = (found.kernel, found.bias)[: len(lent)]
                 cast = (tf.cast(g, x.dtype) for g, x in zip(of_lent, lent, strict=True))
                 return of_hidden, gradients[-1], *cast
