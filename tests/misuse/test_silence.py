@@ -397,6 +397,15 @@ def test_a_loss_as_a_metric_is_the_loss_before_the_step(case, eagerly):
     assert values[1] == pytest.approx(values[0], rel=1e-6)
 
 
+@rows(first_of_a_class)
+def test_a_loss_reads_an_array_of_labels_that_has_changed(case):
+    output, loss, y = case.model(case.x, training=True), case.row.make_loss(), np.array(case.y)
+    before = loss(y, output)
+    assert loss(y, output) == before
+    y[:] = np.roll(y, 1)
+    assert loss(y, output) != before
+
+
 # Dtypes and shapes
 
 

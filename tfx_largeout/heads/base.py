@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name, integer_argument
@@ -534,7 +535,7 @@ class HeadOutput:
 
         `ExactStatistics` are computed once for each `y_true` tensor and graph: the loss and all
         metrics of a step share one pass over all classes. So do `MeanLogitStatistics` outside of
-        training. They are not shared for labels that may change (arrays, variables), nor where a
+        training. They are not shared for labels that may change (lists, variables), nor where a
         gradient tape records eagerly, so that asking for their gradient raises an error. A
         metric gets the training statistics of the loss, as W may have changed since. `check`
         returns the labels after checking them.
@@ -550,7 +551,7 @@ class HeadOutput:
         labels = self.labels(y_true)
         labels = labels if check is None else check(labels)
         found = self.head.statistics(kind, self.flat_hidden, labels, self.training)
-        if self.training:
+        if self.training and _never_changes(y_true):
             self._trained_by[self._key(y_true)] = (y_true, found)
         return found
 
@@ -560,7 +561,7 @@ class HeadOutput:
 
     def _key(self, y_true: Any) -> tuple[Any, int]:
         graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
-        return _ids_of(y_true), graph
+        return _identity_of(y_true), graph
 
     def for_loss(self, ignore_class: int | None) -> HeadOutput:
         """Returns the output for labels in which a loss ignores a class; None: it ignores none.
@@ -631,7 +632,7 @@ class HeadOutput:
     def _of_all_workers(
         self, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
     ) -> tuple[HeadOutput, Any, Any, Any]:
-        key = (_ids_of(y_true), id(tf.compat.v1.get_default_graph()), filtered)
+        key = (_identity_of(y_true), id(tf.compat.v1.get_default_graph()), filtered)
         given = (y_true, sample_weight)  # kept alive, so that no other object gets its id
         known, whole = self._whole.get(key, (None, None))
         if whole is None or (sample_weight is not None and known[1] is not sample_weight):
@@ -693,8 +694,7 @@ class HeadOutput:
             exact = self._filtered(hidden, labels, excludes, groups)
         else:
             exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
-        kinds = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels, SoftLabels)
-        if keep or isinstance(y_true, kinds):
+        if keep or _never_changes(y_true):
             # y_true is kept beside the result so that no other object gets its id.
             self._kept[key] = (y_true, exact)
         return exact
@@ -737,10 +737,23 @@ def _unflatten(values: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.reshape(values, shape), static)
 
 
-def _ids_of(y_true: Any) -> tuple[int, ...]:
-    """Returns the identity of labels; for soft labels of their parts, as Keras makes new pairs."""
+def _never_changes(y_true: Any) -> bool:
+    """Whether labels with the same identity are the same labels."""
+    if isinstance(y_true, np.ndarray):
+        return not y_true.dtype.hasobject
+    return isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels, SoftLabels))
+
+
+def _identity_of(y_true: Any) -> tuple[Any, ...]:
+    """Returns what labels are known by: of arrays the content, of soft labels the parts.
+
+    Keras makes new pairs of soft labels.
+    """
     parts = (y_true.ids, y_true.values) if isinstance(y_true, SoftLabels) else (y_true,)
-    return tuple(map(id, parts))
+    return tuple(
+        (each.shape, each.dtype.str, each.tobytes()) if isinstance(each, np.ndarray) else id(each)
+        for each in parts
+    )
 
 
 def head_output(y_pred: Any) -> HeadOutput | None:
