@@ -124,6 +124,15 @@ def test_a_warm_up_is_followed_with_a_reference_and_told_without(case):
     np.testing.assert_allclose(followed, left_out[0] * np.arange(1, 5) / 4, rtol=1e-6)
 
 
+@rows(lambda row: first_of_a_class(row) and self_updating(row))
+@pytest.mark.parametrize("option", ["global_clipnorm", *thorough("clipnorm", "clipvalue")])
+def test_clipping_of_the_model_does_not_reach_a_head_and_is_told(case, option):
+    optimizer = keras.optimizers.SGD(0.1, **{option: 2.0})
+    with pytest.warns(RuntimeWarning, match=f"{option}=2 of the model's optimizer clips") as told:
+        case.fit_with(optimizer=optimizer)
+    assert len([each for each in told if "clips" in str(each.message)]) == 1
+
+
 @rows(counts_steps)
 def test_while_the_rate_of_the_model_is_0_the_head_stands_still(case):
     model = case.make_model()

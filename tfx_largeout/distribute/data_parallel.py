@@ -16,6 +16,7 @@ from tfx_largeout.distribute.meeting import END_OF_FIT, agree, check_alike, meet
 from tfx_largeout.distribute.packed_numbers import packed, unpacked
 from tfx_largeout.distribute.workers import Workers, current
 
+CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")  # options of Keras's optimizers
 _BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import full_name
 from tfx_largeout.distribute.class_shard import mark_slots
+from tfx_largeout.distribute.data_parallel import CLIPPING
 from tfx_largeout.heads.replicated_rows import ReplicatedRows
 from tfx_largeout.heads.self_updating import SelfUpdatingHead
 from tfx_largeout.memory import Weight
@@ -25,9 +26,7 @@ from tfx_largeout.optimizers.row_optimizer import RowOptimizer
 
 # Options by which Keras changes gradients or weights outside of the step. Heads don't have them.
 _OPTIONS_OF_KERAS = (
-    "clipnorm",
-    "clipvalue",
-    "global_clipnorm",
+    *CLIPPING,
     "use_ema",
     "gradient_accumulation_steps",
     "loss_scale_factor",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name
-from tfx_largeout.distribute.data_parallel import with_parts
+from tfx_largeout.distribute.data_parallel import CLIPPING, with_parts
 from tfx_largeout.heads.kept_passes import BackwardPass, KeptPasses
 from tfx_largeout.heads.keras_losses_and_metrics import trains_as_keras_does
 from tfx_largeout.keras_internals import (
@@ -120,6 +121,7 @@ class StepContext(keras.constraints.Constraint):
                 "the hidden layers; got optimizer=None"
             )
         self._refuse_averaging(step.optimizer)
+        self._warn_of_clipping(step.optimizer)
         if hidden.dtype == tf.float16 and step.optimizer is None:
             raise ValueError(
                 f"{full_name(head)} must know the optimizer that scales the loss of float16 "
@@ -366,6 +368,21 @@ class StepContext(keras.constraints.Constraint):
                     f"{full_name(self._head)} updates itself, and its weights take no part in an "
                     f"average over steps; got the optimizer {part.name!r} with use_ema=True. Use "
                     "an optimizer without it, or DenseHead."
+                )
+
+    def _warn_of_clipping(self, optimizer: Any) -> None:
+        """Warns if the model's optimizer clips gradients: the head's stay as they are."""
+        own = getattr(self._head, "optimizer", None)
+        if getattr(own, "row_clip_norm", None) is not None:
+            return
+        for part, option in itertools.product(with_parts(optimizer), CLIPPING):
+            value = getattr(part, option, None)
+            if value:
+                self._warn_once(
+                    f"{option}={value:g} of the model's optimizer clips the gradients of the "
+                    f"other layers alone; {full_name(self._head)} updates itself. To clip the "
+                    "gradients of rows of a sampled or exact head, use row_clip_norm of the head's "
+                    "optimizer."
                 )
 
     # Gradients without a step

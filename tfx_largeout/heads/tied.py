@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import number_argument
-from tfx_largeout.distribute.data_parallel import with_parts
+from tfx_largeout.distribute.data_parallel import CLIPPING, with_parts
 from tfx_largeout.heads.candidate_head import CandidateHead, CandidateResiduals
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.softmax_head import SoftmaxHead
@@ -43,8 +43,6 @@ from tfx_largeout.statistics import (
     MeanLogitStatistics,
     only_first_derivative,
 )
-
-_CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
 class TiedHead(KernelHead):
@@ -521,7 +519,7 @@ def _adds_up(optimizer: Any) -> bool:
     """Returns whether an optimizer adds up slices of the same row."""
     if isinstance(optimizer, OptimizerHooks):
         return True
-    if any(getattr(optimizer, option, None) for option in _CLIPPING):
+    if any(getattr(optimizer, option, None) for option in CLIPPING):
         return False  # it uses the norms of slices
     _, *parts = with_parts(optimizer)
     if parts:

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tfx_largeout.distribute.data_parallel import with_parts
+from tfx_largeout.distribute.data_parallel import CLIPPING, with_parts
 from tfx_largeout.keras_internals import optimizer_like
 from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
@@ -56,7 +56,7 @@ class OptimizerMemory:
         if isinstance(kind, FusedAdam):
             return StepSize(examples, labels, False, 0, True)
         if isinstance(kind, keras.optimizers.SGD):
-            clips = kind.clipnorm or kind.clipvalue or kind.global_clipnorm
+            clips = any(getattr(kind, option) for option in CLIPPING)
             return StepSize(examples, labels, not kind.momentum, 1, not clips)
         return StepSize(examples, labels, False, 0 if kind is None else 2)
 
