@@ -24,7 +24,7 @@ def example_weights(batch: tf.Tensor, sample_weight: Any, mask: Any) -> tf.Tenso
         `[N]` float64, N the product of the batch shape.
 
     Raises:
-        TypeError: They are not numbers, such as strings.
+        TypeError: They are not numbers; strings, for example.
         ValueError: `sample_weight` or `mask` does not broadcast to the batch shape.
         InvalidArgumentError: The same, for shapes known only at run time.
     """

@@ -417,8 +417,8 @@ def _as_int64(y_true: Any) -> Any:
         raise TypeError(
             f"labels must be integer class ids that fit into int64; got dtype {y_true.dtype.name}. "
             "A float32, to which Keras casts arrays of float64, can't hold every id above "
-            "16,777,216: cast ids to int64 in the data pipeline. It casts the labels of a loss "
-            "that is a function, too: subclass HeadLoss instead. Of one-hot rows "
+            "16,777,216: cast ids to int64 in the data pipeline. Keras also casts the labels "
+            "of a loss that is a function: subclass HeadLoss instead. Of one-hot rows "
             "np.argmax(y, axis=-1) makes ids."
         )
     return tf.cast(y_true, tf.int64)

@@ -219,19 +219,28 @@ class TopScores(NamedTuple):
     log_partition: Any
 
 
-def only_first_derivative(gradient: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
-    """Returns the gradient of h; a second derivative through it that is not 0 raises an error."""
+def only_first_derivative(head: str, gradient: tf.Tensor, *inputs: tf.Tensor) -> tf.Tensor:
+    """Returns a gradient by a head; a derivative of it that is not 0 raises an error.
+
+    Args:
+        head: The name of the head, for the error.
+        gradient: The gradient.
+        inputs: All tensors that it depends on.
+    """
 
     @tf.custom_gradient
-    def once(gradient: tf.Tensor, hidden: tf.Tensor) -> Any:
-        def second(upstream: tf.Tensor) -> tuple[None, tf.Tensor]:
-            rule = "a head that trains by statistics has no second derivatives; DenseHead has"
+    def once(gradient: tf.Tensor, *inputs: tf.Tensor) -> Any:
+        def second(upstream: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+            rule = (
+                f"{head} computes its own gradient, which has no derivative; got a gradient of a "
+                "gradient, such as a gradient penalty. Use DenseHead."
+            )
             with after([Check(tf.reduce_all(tf.equal(upstream, 0)), lambda: [rule])]):
-                return None, tf.zeros_like(hidden)
+                return None, *map(tf.zeros_like, inputs)
 
         return tf.identity(gradient), second
 
-    return once(tf.stop_gradient(gradient), hidden)
+    return once(tf.stop_gradient(gradient), *inputs)
 
 
 def without_gradient(statistics: Any) -> Any:

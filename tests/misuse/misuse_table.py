@@ -830,25 +830,25 @@ TRAINING = [
         )
         for name in ("regularizer", "constraint")
     ),
-    Misuse(
-        "a penalty on a gradient of the inputs",
-        lambda case: _gradient_penalty(case),
-        REFUSED,
-        "a head that trains by statistics has no second derivatives; DenseHead has",
-        lambda row: first_of_a_class(row) and (self_updating(row) or row.is_tied),
+    *(
+        Misuse(
+            f"a penalty on a gradient of the inputs, {name}",
+            penalize,
+            REFUSED,
+            "computes its own gradient, which has no derivative; got a gradient of a gradient",
+            lambda row: first_of_a_class(row) and (self_updating(row) or row.is_tied),
+        )
+        for name, penalize in (
+            ("which a trunk reads", lambda case: _gradient_penalty(case)),
+            ("which the head reads", lambda case: _gradient_penalty_of_head(case)),
+            ("in a graph", lambda case: case.head and tf.function(_gradient_penalty_of_head)(case)),
+        )
     ),
     Misuse(
         "a head for each position",
         lambda case: _behind_time(case),
         TypeError,
         _NO_HEAD,
-        one,
-    ),
-    Misuse(
-        "a loss of other statistics as a metric in training",
-        lambda case: _other_metric(case),
-        TypeError,
-        "metric 'smoothed' must need the statistics of the loss, SoftmaxStatistics, in training",
         one,
     ),
     Misuse(
@@ -1013,27 +1013,30 @@ def _penalized(case: Case, name: str) -> None:
 
 
 def _gradient_penalty(case: Case) -> None:
+    _penalize(case, case.model, lambda: [case.model.get_layer("trunk").kernel.value])
+
+
+def _gradient_penalty_of_head(case: Case) -> None:
+    head = case.head
+    own = head.kernel if case.row.is_tied else head.gradient_anchor
+    _penalize(case, head, lambda: [tf.convert_to_tensor(own)])
+
+
+def _penalize(case: Case, model: Any, weights: Callable[[], list[tf.Tensor]]) -> None:
     x = tf.constant(case.x)
     with case.head.without_update(), tf.GradientTape() as outer:
+        outer.watch(weights())
         with tf.GradientTape() as inner:
             inner.watch(x)
-            loss = case.row.make_loss()(case.y, case.model(x, training=True))
+            loss = case.row.make_loss()(case.y, model(x, training=True))
         loss += tf.reduce_sum(inner.gradient(loss, x) ** 2)
-    outer.gradient(loss, case.model.get_layer("trunk").kernel.value)
+    outer.gradient(loss, weights())
 
 
 def _behind_time(case: Case) -> None:
     inputs = keras.Input((3, WIDTH))
     model = keras.Model(inputs, keras.layers.TimeDistributed(case.make_head())(inputs))
     case.compile(model).fit(np.stack([case.x] * 3, 1), np.stack([case.y] * 3, 1), verbose=0)
-
-
-def _other_metric(case: Case) -> None:
-    inputs = keras.Input((WIDTH,))
-    model = keras.Model(inputs, tlo.heads.DenseHead(CLASSES)(inputs))
-    smoothed = tlo.losses.SoftmaxCrossentropy(label_smoothing=0.1, name="smoothed")
-    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), metrics=[smoothed], run_eagerly=True)
-    model.fit(case.x, case.y, verbose=0)
 
 
 def _frozen_trunk(case: Case) -> None:

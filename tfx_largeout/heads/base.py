@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name, integer_argument
@@ -501,7 +500,6 @@ class HeadOutput:
         self.metrics_look = metrics_look
         self.is_asked = False
         self._kept: dict[tuple[Any, int, Any], tuple[Any, ExactStatistics]] = {}
-        self._trained_by: dict[tuple[Any, int], tuple[Any, Any]] = {}
         self._whole: dict[tuple[Any, int, bool], tuple[Any, ...]] = {}
 
     @property
@@ -535,9 +533,8 @@ class HeadOutput:
 
         `ExactStatistics` are computed once for each `y_true` tensor and graph: the loss and all
         metrics of a step share one pass over all classes. So do `MeanLogitStatistics` outside of
-        training. They are not shared for labels that may change (lists, variables), nor where a
-        gradient tape records eagerly, so that asking for their gradient raises an error. A
-        metric gets the training statistics of the loss, as W may have changed since. `check`
+        training. They are not shared for labels that may change (arrays, variables), nor where a
+        gradient tape records eagerly, so that asking for their gradient raises an error. `check`
         returns the labels after checking them.
         """
         is_mean = kind is MeanLogitStatistics and not self.training
@@ -545,23 +542,9 @@ class HeadOutput:
             exact = self._exact(y_true)
             exact = exact if check is None else exact._replace(labels=check(exact.labels))
             return self._with_mean(exact) if is_mean else exact
-        known = None if tape_may_record() else self.trained_by(y_true)
-        if known is not None and set(kind._fields) <= set(known._fields):  # type: ignore[attr-defined]
-            return known if check is None else known._replace(labels=check(known.labels))
         labels = self.labels(y_true)
         labels = labels if check is None else check(labels)
-        found = self.head.statistics(kind, self.flat_hidden, labels, self.training)
-        if self.training and _never_changes(y_true):
-            self._trained_by[self._key(y_true)] = (y_true, found)
-        return found
-
-    def trained_by(self, y_true: Any) -> Any:
-        """Returns the statistics that a loss with these labels had in this step, or None."""
-        return self._trained_by.get(self._key(y_true), (None, None))[1]
-
-    def _key(self, y_true: Any) -> tuple[Any, int]:
-        graph = 0 if tf.executing_eagerly() else id(tf.compat.v1.get_default_graph())
-        return _identity_of(y_true), graph
+        return self.head.statistics(kind, self.flat_hidden, labels, self.training)
 
     def for_loss(self, ignore_class: int | None) -> HeadOutput:
         """Returns the output for labels in which a loss ignores a class; None: it ignores none.
@@ -632,7 +615,7 @@ class HeadOutput:
     def _of_all_workers(
         self, y_true: Any, sample_weight: Any, mask: Any, filtered: bool
     ) -> tuple[HeadOutput, Any, Any, Any]:
-        key = (_identity_of(y_true), id(tf.compat.v1.get_default_graph()), filtered)
+        key = (_ids_of(y_true), id(tf.compat.v1.get_default_graph()), filtered)
         given = (y_true, sample_weight)  # kept alive, so that no other object gets its id
         known, whole = self._whole.get(key, (None, None))
         if whole is None or (sample_weight is not None and known[1] is not sample_weight):
@@ -686,15 +669,18 @@ class HeadOutput:
         groups: tf.Tensor | None = None,
         groups_key: Any = None,
     ) -> ExactStatistics:
-        key = (*self._key(y_true), (excludes, groups_key))
-        if key in self._kept and not (tf.executing_eagerly() and tape_may_record()):
+        eager = tf.executing_eagerly()
+        graph = 0 if eager else id(tf.compat.v1.get_default_graph())
+        key = (_ids_of(y_true), graph, (excludes, groups_key))
+        if key in self._kept and not (eager and tape_may_record()):
             return self._kept[key][1]
         hidden, labels = self.flat_hidden, self.labels(y_true)
         if excludes or groups is not None:
             exact = self._filtered(hidden, labels, excludes, groups)
         else:
             exact = self.head.statistics(ExactStatistics, hidden, labels, training=False)
-        if keep or _never_changes(y_true):
+        kinds = (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels, SoftLabels)
+        if keep or isinstance(y_true, kinds):
             # y_true is kept beside the result so that no other object gets its id.
             self._kept[key] = (y_true, exact)
         return exact
@@ -737,23 +723,10 @@ def _unflatten(values: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(tf.reshape(values, shape), static)
 
 
-def _never_changes(y_true: Any) -> bool:
-    """Whether labels with the same identity are the same labels."""
-    if isinstance(y_true, np.ndarray):
-        return not y_true.dtype.hasobject
-    return isinstance(y_true, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor, Labels, SoftLabels))
-
-
-def _identity_of(y_true: Any) -> tuple[Any, ...]:
-    """Returns what labels are known by: of arrays the content, of soft labels the parts.
-
-    Keras makes new pairs of soft labels.
-    """
+def _ids_of(y_true: Any) -> tuple[int, ...]:
+    """Returns the identity of labels; for soft labels of their parts, as Keras makes new pairs."""
     parts = (y_true.ids, y_true.values) if isinstance(y_true, SoftLabels) else (y_true,)
-    return tuple(
-        (each.shape, each.dtype.str, each.tobytes()) if isinstance(each, np.ndarray) else id(each)
-        for each in parts
-    )
+    return tuple(map(id, parts))
 
 
 def head_output(y_pred: Any) -> HeadOutput | None:

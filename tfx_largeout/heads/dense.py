@@ -133,7 +133,7 @@ class DenseHead(CosineLogits):
         kernel = self.weights_of(width, workers)[0]
         rows, wide = kernel.shape[0], max(4 * math.prod(kernel.shape), kernel.num_bytes)
         copies = (wide > kernel.num_bytes) + 3 * (self.cosine_scale is not None)
-        logits = 4 * step.examples * rows
+        logits = tf.as_dtype(self.statistics_dtype).size * step.examples * rows
         return memory._replace(activations=copies * wide + logits + max(logits, wide))
 
     @property

@@ -247,27 +247,12 @@ class _UpdateByHead:
                 "which accuracies, cross-entropies and tlo.metrics take"
             )
         else:
-            if self._is_loss_of_head:
-                self._refuse_other_statistics(output, y_true)
-            self._warn(output.head)
+            self._warn(output)
             self._as_keras(y_true, y_pred, sample_weight)
 
     @property
     def _is_loss_of_head(self) -> bool:
         return hasattr(averaged_function(self._metric), "evaluates_on")
-
-    def _refuse_other_statistics(self, output: Any, y_true: Any) -> None:
-        """Raises an error for a loss that would be computed after the step has changed W."""
-        known = output.trained_by(y_true)
-        if known is None:
-            return
-        kind = averaged_function(self._metric).trains_on
-        if not set(kind._fields) <= set(known._fields):
-            raise TypeError(
-                f"metric {self._metric.name!r} must need the statistics of the loss, "
-                f"{type(known).__name__}, in training; got {kind.__name__}. Take "
-                "tlo.metrics.ExactLoss(during_training=True), or evaluate with this metric alone."
-            )
 
     def _as_keras(self, *arguments: Any) -> None:
         type(self._metric).update_state(self._metric, *arguments)
@@ -312,21 +297,27 @@ class _UpdateByHead:
         values, weights = output.of_all_groups(values, weights)
         keras.metrics.Mean.update_state(metric, values, weights)
 
-    def _warn(self, head: Any) -> None:
-        if self._has_warned or self._is_loss_of_head:
+    def _warn(self, output: Any) -> None:
+        head, name = output.head, self._metric.name
+        if self._has_warned or (self._is_loss_of_head and not output.training):
             return
         self._has_warned = True
-        name = self._metric.name
-        instead = {"recall": "RecallAtK", "precision": "PrecisionAtK", "entropy": "ExactLoss"}
-        known = [own for word, own in instead.items() if word in name.lower()]
-        own = known or ["PrecisionAtK", "RecallAtK", "NDCG", "MeanReciprocalRank", "ExactLoss"]
-        warnings.warn(
-            f"metric {name!r} reads all {head.num_classes:,} logits of each example, in training "
-            f"steps too, in time and memory of [B, C]. Use tlo.metrics.{' or '.join(own)} instead, "
-            f"which {full_name(head)} serves without them.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+        if self._is_loss_of_head:
+            message = (
+                f"metric {name!r} is a loss: in training it is computed after the step has changed "
+                f"the weights of {full_name(head)}, and the loss before. Compare both in "
+                "validation, where the weights are the same."
+            )
+        else:
+            instead = {"recall": "RecallAtK", "precision": "PrecisionAtK", "entropy": "ExactLoss"}
+            known = [own for word, own in instead.items() if word in name.lower()]
+            own = known or ["PrecisionAtK", "RecallAtK", "NDCG", "MeanReciprocalRank", "ExactLoss"]
+            message = (
+                f"metric {name!r} reads all {head.num_classes:,} logits of each example, in "
+                "training steps too, in time and memory of [B, C]. Use tlo.metrics."
+                f"{' or '.join(own)} instead, which {full_name(head)} serves without them."
+            )
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def _at_most_one(metric: Any, labels: Labels) -> Check:

@@ -62,8 +62,8 @@ class SelfUpdatingHead(Head):
     Raises:
         ValueError: `model_rate` is none of these. In training: the optimizer averages weights
             (`use_ema`), which would leave out the head's weights; the head or its weights have a
-            Keras regularizer or constraint; or see `StepContext`. (A loss
-            that a custom loop multiplies is not detected.)
+            Keras regularizer or constraint; or see `StepContext`. (A loss that a custom loop
+            multiplies is not detected.)
         TypeError: In a training step: the loss does not belong to the head's family.
     """
 
@@ -205,7 +205,8 @@ class SelfUpdatingHead(Head):
                 gone = BackwardPass(hidden, labels, residuals, gradients[:-1])
                 with after_forward_passes():
                     of_hidden, *others = self.step_context.backward(forward, gone, gradients[-1])
-                return only_first_derivative(of_hidden, hidden), *others
+                of_hidden = only_first_derivative(full_name(self), of_hidden, hidden, anchor)
+                return of_hidden, *others
 
             return (*values, tf.identity(anchor)), backward_pass
 
@@ -254,8 +255,8 @@ class SelfUpdatingHead(Head):
                 if value is not None:
                     raise ValueError(
                         f"{name} of {owner.path!r} must be None, as {full_name(self)} updates its "
-                        f"weights itself; got {value!r}. Use weight_decay or row_clip_norm of its "
-                        "optimizer, or DenseHead."
+                        f"weights itself; got {value!r}. Use options of its own optimizer, such as "
+                        "weight_decay, or DenseHead."
                     )
 
     def _refusal_of_logits(self) -> str:

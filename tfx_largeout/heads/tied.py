@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import number_argument
+from tfx_largeout.arguments import full_name, number_argument
 from tfx_largeout.distribute.data_parallel import CLIPPING, with_parts
 from tfx_largeout.heads.candidate_head import CandidateHead, CandidateResiduals
 from tfx_largeout.heads.kernel_head import KernelHead
@@ -129,11 +129,11 @@ class TiedHead(KernelHead):
             )
 
     def memory_of_step(self, width: int, step: StepSize, workers: int = 1) -> StepMemory:
-        """As `Head`; W is the table. Slices of the named rows are there twice: as they are merged.
+        """As `Head`; W is the table. Counts the slices of the named rows, and the merged slices.
 
-        If they are dense, so are the gradients of the lookups; an optimizer that adds up slices
-        copies the table instead, from which rows are gathered. Gradients of all rows are there as
-        blocks, too.
+        For an optimizer that needs a dense gradient there is another one, of the lookups, or a copy
+        of the table, from which rows are gathered. A gradient of all rows is computed in blocks
+        first.
         """
         memory = super().memory_of_step(width, step, workers)
         number, table = self.num_named(step), self.weights_of(width)[0].num_bytes
@@ -209,7 +209,7 @@ class TiedHead(KernelHead):
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 found = self.gradients(hidden, labels, residuals, gradients[:-1])
                 of_hidden = tf.cast(found.hidden, hidden.dtype)
-                of_hidden = only_first_derivative(of_hidden, hidden)
+                of_hidden = only_first_derivative(full_name(self), of_hidden, hidden, anchor, *lent)
                 of_lent = (found.kernel, found.bias)[: len(lent)]
                 cast = (tf.cast(g, x.dtype) for g, x in zip(of_lent, lent, strict=True))
                 return of_hidden, gradients[-1], *cast

@@ -85,8 +85,9 @@ class MemoryEstimate(_Parts):
         weights: Weights of all layers, and the optimizer's counters.
         optimizer: State of the model's optimizer and of the optimizers of heads.
         index: Indexes, trees and tables of samplers.
-        gradients, activations, workspace: Temporaries of a training step: gradients of weights;
-            tensors of examples; buffers that custom ops keep between steps.
+        gradients, activations, workspace: Temporaries of a training step: gradients of whole
+            weights; tensors of examples, slices of rows and the optimizer's temporaries; buffers
+            that custom ops keep between steps.
         evaluation: Temporaries of a batch in `evaluate`.
         building: Temporaries of the initialization of weights.
         layers: The same per layer.

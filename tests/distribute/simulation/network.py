@@ -117,7 +117,7 @@ class Process:
 
     Attributes:
         at: The event at its n-th use of the network or the disk, by `("network", n)`.
-        sent_until: When the last of its messages arrives.
+        sent_until: When the last of its messages arrives, if no worker is parted then.
     """
 
     def __init__(self, world: World, rank: int, run: Callable[[Process], None]) -> None:
@@ -244,9 +244,9 @@ class Process:
             self.wake()
 
     def end(self) -> None:
-        """It has ended: its sockets are closed, at once or, if all went well, after two seconds.
+        """It has ended: its sockets are closed, at once or, if all went well, after at least two.
 
-        A socket that is closed so still delivers all that was sent before.
+        A socket that is closed after a normal end still delivers all that was sent before.
         """
         went_well = self.error is None and not self.killed
         delay = max(2.0, self.sent_until - self.world.now) if went_well else 0.0
