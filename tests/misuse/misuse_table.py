@@ -810,7 +810,7 @@ TRAINING = [
         "a loss of the package in a function",
         lambda case: case.fit_with(loss=lambda y, logits: 2 * case.row.make_loss()(y, logits)),
         TypeError,
-        "casts the labels of a loss that is a function, too: subclass HeadLoss",
+        "also casts the labels of a loss that is a function: subclass HeadLoss",
         one,
     ),
     Misuse(
