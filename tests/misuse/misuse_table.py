@@ -813,22 +813,15 @@ TRAINING = [
         "also casts the labels of a loss that is a function: subclass HeadLoss",
         one,
     ),
-    Misuse(
-        "activity_regularizer of a head that trains by statistics",
-        lambda case: _penalized(case, "activity_regularizer"),
-        ValueError,
-        "activity_regularizer of .* must be None, as .*Head .* updates its weights itself; got",
-        lambda row: first_of_a_class(row) and self_updating(row),
-    ),
     *(
         Misuse(
-            f"{name} set on weights that Keras does not train",
+            f"{name} of a head that updates its weights itself",
             lambda case, name=name: _penalized(case, name),
             ValueError,
             f"{name} of .* must be None, as .*Head .* updates its weights itself; got",
             lambda row: first_of_a_class(row) and self_updating(row),
         )
-        for name in ("regularizer", "constraint")
+        for name in ("activity_regularizer", "regularizer", "constraint")
     ),
     *(
         Misuse(
@@ -1000,8 +993,7 @@ def _behind(case: Case, layer: Any) -> keras.Model:
 
 
 def _penalized(case: Case, name: str) -> None:
-    head = case.head
-    owner = head
+    owner = head = case.head
     if name != "activity_regularizer":
         owner = next(w for w in head.weights if w is not head.gradient_anchor)
     penalty = keras.constraints.NonNeg() if name == "constraint" else keras.regularizers.L2(0.1)

@@ -15,6 +15,7 @@ from tfx_largeout.distribute.class_shard import mark_slots, own_rows, replicated
 from tfx_largeout.distribute.meeting import END_OF_FIT, agree, check_alike, meet
 from tfx_largeout.distribute.packed_numbers import packed, unpacked
 from tfx_largeout.distribute.workers import Workers, current
+from tfx_largeout.keras_internals import OptimizerHooks
 
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")  # options of Keras's optimizers
 _BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
@@ -234,6 +235,18 @@ def with_parts(optimizer: Any) -> list[Any]:
     inner = getattr(optimizer, "inner_optimizer", None)
     parts = [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]
     return [optimizer, *(each for part in parts for each in with_parts(part))]
+
+
+def adds_up(optimizer: Any) -> bool:
+    """Returns whether an optimizer adds up slices of the same row."""
+    if isinstance(optimizer, OptimizerHooks):
+        return True
+    if any(getattr(optimizer, option, None) for option in CLIPPING):
+        return False  # it uses the norms of slices
+    _, *parts = with_parts(optimizer)
+    if parts:
+        return all(map(adds_up, parts))
+    return isinstance(optimizer, keras.optimizers.SGD)
 
 
 def _facts(variables: list[Any], inner: Any) -> dict[str, Any]:

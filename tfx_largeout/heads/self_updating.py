@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -249,15 +250,15 @@ class SelfUpdatingHead(Head):
     def _refuse_penalties(self) -> None:
         """Raises an error for what Keras applies to logits, or to weights that it trains."""
         weights = [weight for weight in self.weights if weight is not self.gradient_anchor]
-        for owner, names in ((self, ["activity_regularizer"]), *((w, _PENALTIES) for w in weights)):
-            for name in names:
-                value = getattr(owner, name, None)
-                if value is not None:
-                    raise ValueError(
-                        f"{name} of {owner.path!r} must be None, as {full_name(self)} updates its "
-                        f"weights itself; got {value!r}. Use options of its own optimizer, such as "
-                        "weight_decay, or DenseHead."
-                    )
+        of_weights = itertools.product(weights, ("regularizer", "constraint"))
+        for owner, name in ((self, "activity_regularizer"), *of_weights):
+            value = getattr(owner, name, None)
+            if value is not None:
+                raise ValueError(
+                    f"{name} of {owner.path!r} must be None, as {full_name(self)} updates its "
+                    f"weights itself; got {value!r}. Use options of its own optimizer, such as "
+                    "weight_decay, or DenseHead."
+                )
 
     def _refusal_of_logits(self) -> str:
         kinds = " or ".join(kind.__name__ for kind in self.gives)
@@ -271,7 +272,6 @@ class SelfUpdatingHead(Head):
         )
 
 
-_PENALTIES = ("regularizer", "constraint")
 _ATTRIBUTE = "_tfx_largeout_forward_passes"
 
 

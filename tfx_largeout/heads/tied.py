@@ -12,14 +12,13 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name, number_argument
-from tfx_largeout.distribute.data_parallel import CLIPPING, with_parts
+from tfx_largeout.distribute.data_parallel import adds_up
 from tfx_largeout.heads.candidate_head import CandidateHead, CandidateResiduals
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.heads.softmax_head import SoftmaxHead
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.keras_internals import (
-    OptimizerHooks,
     applying_optimizer,
     batches_applied,
     calling_model,
@@ -113,7 +112,7 @@ class TiedHead(KernelHead):
         self, inputs: tf.Tensor, training: bool | None = None, exclude: Any = None
     ) -> tf.Tensor:
         optimizer = getattr(calling_model(self), "optimizer", None)
-        self.gives_slices = optimizer is None or _adds_up(optimizer)
+        self.gives_slices = optimizer is None or adds_up(optimizer)
         warn_of_lost_tie(self, "embedding", self.embedding)
         return super().call(inputs, training, exclude)
 
@@ -502,7 +501,7 @@ class _AfterStep(keras.constraints.Constraint):
     def __call__(self, value: Any) -> Any:
         optimizer = applying_optimizer()
         if optimizer is not None:
-            if self._head.gives_slices and not _adds_up(optimizer):
+            if self._head.gives_slices and not adds_up(optimizer):
                 warnings.warn(
                     f"{type(self._head).__name__} needs an optimizer that adds up the gradients of "
                     "a row before its step: a row optimizer, FusedAdam, or Keras's SGD without "
@@ -513,18 +512,6 @@ class _AfterStep(keras.constraints.Constraint):
                 )
             self._head.after_step(optimizer)
         return tf.convert_to_tensor(value)
-
-
-def _adds_up(optimizer: Any) -> bool:
-    """Returns whether an optimizer adds up slices of the same row."""
-    if isinstance(optimizer, OptimizerHooks):
-        return True
-    if any(getattr(optimizer, option, None) for option in CLIPPING):
-        return False  # it uses the norms of slices
-    _, *parts = with_parts(optimizer)
-    if parts:
-        return all(map(_adds_up, parts))
-    return isinstance(optimizer, keras.optimizers.SGD)
 
 
 @tf.custom_gradient

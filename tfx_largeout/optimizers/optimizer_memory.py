@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from tfx_largeout.distribute.data_parallel import CLIPPING, with_parts
+from tfx_largeout.distribute.data_parallel import adds_up, with_parts
 from tfx_largeout.keras_internals import optimizer_like
 from tfx_largeout.memory import StepSize, Weight
 from tfx_largeout.optimizers.fused_adam import FusedAdam
@@ -51,14 +51,14 @@ class OptimizerMemory:
     def step(self, examples: int, labels: int) -> StepSize:
         """Returns the memory of a step with temporaries; for Keras's optimizers it is measured."""
         kind = self._optimizer
+        adds = adds_up(kind)
         if isinstance(kind, RowOptimizer):
-            return StepSize(examples, labels, True, 1 + len(kind.rule.slots), True)
+            return StepSize(examples, labels, True, 1 + len(kind.rule.slots), adds)
         if isinstance(kind, FusedAdam):
-            return StepSize(examples, labels, False, 0, True)
+            return StepSize(examples, labels, False, 0, adds)
         if isinstance(kind, keras.optimizers.SGD):
-            clips = any(getattr(kind, option) for option in CLIPPING)
-            return StepSize(examples, labels, not kind.momentum, 1, not clips)
-        return StepSize(examples, labels, False, 0 if kind is None else 2)
+            return StepSize(examples, labels, not kind.momentum, 1, adds)
+        return StepSize(examples, labels, False, 0 if kind is None else 2, adds)
 
     def _of_small(self, rank: int, dtype: str) -> list[Weight]:
         if (rank, dtype) not in self._known:
