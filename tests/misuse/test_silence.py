@@ -548,11 +548,14 @@ def test_a_head_takes_no_activation():
 
 @rows(lambda row: first_of_a_class(row) and self_updating(row))
 @pytest.mark.parametrize("option", ["global_clipnorm", *thorough("clipnorm", "clipvalue")])
-def test_clipping_of_the_model_does_not_reach_a_head_and_is_told(case, option):
-    optimizer = keras.optimizers.SGD(0.1, **{option: 2.0})
-    with pytest.warns(RuntimeWarning, match=f"{option}=2 of the model's optimizer clips") as told:
+def test_clipping_and_decay_of_the_model_do_not_reach_a_head_and_are_told(case, option):
+    optimizer = keras.optimizers.SGD(0.1, **{option: 2.0, "weight_decay": 0.25})
+    with pytest.warns(RuntimeWarning, match=f"{option}=2 of the model's optimizer is for") as told:
         case.fit_with(optimizer=optimizer)
-    assert len([each for each in told if "clips" in str(each.message)]) == 1
+    found = [
+        str(each.message) for each in told if "for the other layers alone" in str(each.message)
+    ]
+    assert [text.partition("=")[0] for text in found] == [option, "weight_decay"]
 
 
 @rows(first_of_a_class)
@@ -566,3 +569,19 @@ def test_a_loss_as_a_metric_is_told_to_be_of_the_changed_weights(case):
         warnings.simplefilter("error")
         loss, of_metric = model.evaluate(case.x, case.y, verbose=0)
     assert of_metric == pytest.approx(loss, rel=1e-6)
+
+
+def test_a_head_with_own_clipping_and_decay_gets_no_warning_of_the_models():
+    for of_model in (
+        keras.optimizers.AdamW(0.1, clipnorm=2.0),
+        tlo.optimizers.RowAdam(0.1, weight_decay=0.1, row_clip_norm=2.0),
+    ):
+        for own, told in (({"weight_decay": 0.1, "row_clip_norm": 1.0}, 0), ({}, 2)):
+            head = tlo.heads.ExactSoftmaxHead(CLASSES, tlo.optimizers.RowSGD(0.1, **own))
+            model = keras.Sequential([keras.Input((WIDTH,)), head])
+            optimizer = type(of_model).from_config(of_model.get_config())
+            model.compile(optimizer, tlo.losses.SoftmaxCrossentropy())
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
+            assert sum("for the other layers alone" in str(one.message) for one in found) == told

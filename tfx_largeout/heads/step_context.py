@@ -35,6 +35,11 @@ from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 
 _ATTRIBUTE = "_tfx_largeout_steps"
+# Options of a model's optimizer, and what the optimizer of a self-updating head has in their place.
+_OWN_OPTIONS = (
+    *((option, "row_clip_norm") for option in (*CLIPPING, "row_clip_norm")),
+    *((option, "row_weight_decay") for option in ("weight_decay", "row_weight_decay")),
+)
 _DRAWS_OF_PASS = 2**20  # draw numbers between two passes of one step
 
 
@@ -121,7 +126,7 @@ class StepContext(keras.constraints.Constraint):
                 "the hidden layers; got optimizer=None"
             )
         self._refuse_averaging(step.optimizer)
-        self._warn_of_clipping(step.optimizer)
+        self._warn_of_other_options(step.optimizer)
         if hidden.dtype == tf.float16 and step.optimizer is None:
             raise ValueError(
                 f"{full_name(head)} must know the optimizer that scales the loss of float16 "
@@ -370,19 +375,19 @@ class StepContext(keras.constraints.Constraint):
                     "an optimizer without it, or DenseHead."
                 )
 
-    def _warn_of_clipping(self, optimizer: Any) -> None:
-        """Warns if the model's optimizer clips gradients: the head's stay as they are."""
-        own = getattr(self._head, "optimizer", None)
-        if getattr(own, "row_clip_norm", None) is not None:
-            return
-        for part, option in itertools.product(with_parts(optimizer), CLIPPING):
+    def _warn_of_other_options(self, optimizer: Any) -> None:
+        """Warns if the model's optimizer clips gradients or decays weights, and the head's not."""
+        own, head = getattr(self._head, "optimizer", None), full_name(self._head)
+        for part, (option, of_head) in itertools.product(with_parts(optimizer), _OWN_OPTIONS):
             value = getattr(part, option, None)
-            if value:
+            if value and not getattr(own, of_head, None):
+                name, own_name = (
+                    each.replace("row_weight", "weight") for each in (option, of_head)
+                )
                 self._warn_once(
-                    f"{option}={value:g} of the model's optimizer clips the gradients of the "
-                    f"other layers alone; {full_name(self._head)} updates itself. To clip the "
-                    "gradients of rows of a sampled or exact head, use row_clip_norm of the head's "
-                    "optimizer."
+                    f"{name}={value:g} of the model's optimizer is for the other layers alone; "
+                    f"{head} updates itself. Use {own_name} of the head's optimizer"
+                    + (" (sampled and exact heads)." if of_head == "row_clip_norm" else ".")
                 )
 
     # Gradients without a step

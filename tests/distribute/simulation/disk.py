@@ -27,10 +27,11 @@ FOLDER = "/simulated"  # nowhere, so that what goes past this disk fails
 
 
 class Inode:
-    """A file: its bytes, and the bytes that are on the disk."""
+    """A file: its bytes, the bytes on the disk, and whether a loss of power undid its removal."""
 
     def __init__(self) -> None:
         self.data = self.durable = b""
+        self.came_back = False
 
 
 class Disk:
@@ -68,9 +69,10 @@ class Disk:
                 _apply(self._durable, change)
             elif in_order:
                 break
-        self.names = dict(self._durable)
+        before, self.names = set(self.names.values()), dict(self._durable)
         self._pending.clear()
         for inode in self.names.values():
+            inode.came_back |= inode not in before
             if inode.data != inode.durable:
                 inode.data = inode.data[: chance.randint(0, len(inode.data))]
             inode.durable = inode.data

@@ -28,13 +28,11 @@ class Invariants:
         start: The number of the present start of all workers.
         members, size: The number of workers in a group, and of all.
         committed: The step of the newest checkpoint that may not get lost, -1 before one.
-        after_power_loss: Whether names of files that were removed may have come back.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.committed = -1
-        self.after_power_loss = False
         self.damaged: set[Any] = set()
         self.begin(0, 1, 1)
         self._said: dict[Any, dict[int, list[Any]]] = collections.defaultdict(
@@ -111,7 +109,7 @@ class Invariants:
             missing = [part for part, _ in run.parts if part not in names]
             if missing or run.error:
                 step = self.step_of(name)
-                if not (self.after_power_loss and step < self.committed):
+                if not (inode.came_back and step < self.committed):
                     raise Violation(f"{name} is half a checkpoint: {run.error or missing}")
             elif not run.is_checked:
                 run.is_checked = True
@@ -139,8 +137,11 @@ class Invariants:
         A save that failed removes no checkpoint, also none that a power loss has brought back.
         """
         kept = [name for name in names if name.endswith(".npz")]
-        if len(kept) > self.problem.keep and (is_saved or not self.after_power_loss):
-            raise Violation(f"more than {self.problem.keep} checkpoints: {kept}")
+        allowed = self.problem.keep
+        if not is_saved:
+            allowed += sum(names[name].came_back for name in kept)
+        if len(kept) > allowed:
+            raise Violation(f"more than {allowed} checkpoints: {kept}")
         if any(name.endswith(".damaged") for name in names):
             return
         used = {part for name in kept for part, _ in self._files[names[name]].parts}

@@ -198,14 +198,14 @@ class Run:
     def _lose_power(self) -> None:
         for process in self._processes:
             process.kill()
-        self.invariants.after_power_loss = True
         self.disk.lose_power()
 
     def _damage(self) -> None:
         """Flips bits of the newest checkpoint, if there is another one."""
         names = sorted(name for name in self.disk.names if name.endswith(".npz"))
-        whole = [name for name in names if self.disk.names[name] not in self.invariants.damaged]
-        if len(whole) < 2 or self.invariants.after_power_loss:
+        inodes = {name: self.disk.names[name] for name in names}
+        whole = [name for name in names if inodes[name] not in self.invariants.damaged]
+        if len(whole) < 2 or any(inode.came_back for inode in inodes.values()):
             return
         chance, stem = self.world.random, whole[-1].removesuffix(".npz")
         files = sorted(name for name in self.disk.names if name.startswith(stem))
