@@ -3,6 +3,7 @@
 
     python tests/mutation/run.py losses --number 60 --seed 0
     python tests/mutation/run.py core --number 60 --limit 10     # ten more, and stop
+    python tests/mutation/run.py losses --again survived --tests tests/losses/test_new.py
     python tests/mutation/run.py --report
 
 A mutant is a copy of the package with one fault (`mutants.py`). It is killed if one of the tests of
@@ -10,7 +11,8 @@ its file fails, or does not end in time. The tests of a file are in the folders 
 that use a name defined in the file come first. The order is: quick cases, then the other cases of
 test files that use such a name, then (not with `--quick`) quick cases of other test files that do.
 Each row is written to a CSV at once: a stopped run continues where it was; `--again survived` tries
-the survivors again. Mutants in `equivalent.csv` behave like the original, and are not run.
+the survivors again, with `--tests` by these alone. Mutants in `equivalent.csv` behave like the
+original, and are not run.
 
 It needs `pip install -e '.[mutation]'`, a built library, and for `core` cmake and ninja. Tests run
 one after the other, in children of a process that has imported TensorFlow.
@@ -50,6 +52,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=10**9, help="try so many, and stop")
     parser.add_argument("--quick", action="store_true", help="without cases that take long")
     parser.add_argument("--again", default="", help="try anew those of this status")
+    parser.add_argument("--tests", nargs="+", default=[], help="files or cases of pytest, alone")
     parser.add_argument("--report", action="store_true", help="only say what the CSV holds")
     arguments = parser.parse_args()
     if not arguments.report:
@@ -76,7 +79,8 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
             status, by = tester.try_mutant(mutant)
             seconds = round(time.monotonic() - start, 1)
             row = {**mutant._asdict(), "status": status, "killed_by": by, "seconds": seconds}
-            others = [row for row in rows_of(RESULTS) if row_key(row) != mutant.key]
+            replaced = {mutant.key, *skipped}
+            others = [row for row in rows_of(RESULTS) if row_key(row) not in replaced]
             write(RESULTS, [*others, row])  # also of parts that another process tries
             print(f"{status:9} {seconds:6.1f} s  {mutant.file}:{mutant.line}  {by}", flush=True)
 
@@ -86,7 +90,9 @@ class PythonTester:
 
     def __init__(self, folder: Path, part: str, arguments: argparse.Namespace) -> None:
         self._root = copy_package(folder)
-        self._tests = [f"tests/{name}" for name in (*FOLDERS.get(part, (part,)), *FOR_ALL)]
+        folders = (*FOLDERS.get(part, (part,)), *FOR_ALL)
+        self._given = arguments.tests
+        self._tests = self._given or [f"tests/{name}" for name in folders]
         self._quick = arguments.quick
         os.environ["PYTHONPATH"] = str(self._root)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may have its original's size and age
@@ -108,6 +114,8 @@ class PythonTester:
         code = file.read_text()
         file.write_text(mutant.apply(code))
         try:
+            if self._given:
+                return self._run(self._given, self._limit)
             named, others, elsewhere = self._by_names(code)
             runs = [([*named, *others], self._limit)]
             if not self._quick:
