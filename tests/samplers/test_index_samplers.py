@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import keras
@@ -15,9 +16,18 @@ from samplers.drawing import assert_mean
 from variants import cases_of, thorough
 
 import tfx_largeout as tlo
+from tfx_largeout.heads import candidate_head
 from tfx_largeout.indexes import DWTAHash, HashIndex, SimHash, WTAHash
 from tfx_largeout.labels import Labels
-from tfx_largeout.samplers import ExactTopK, LSHEmbedding, LSHLabel, Uniform, WTATopK
+from tfx_largeout.samplers import (
+    MIDX,
+    ExactSoftmaxSampler,
+    ExactTopK,
+    LSHEmbedding,
+    LSHLabel,
+    Uniform,
+    WTATopK,
+)
 from tfx_largeout.samplers.base import OutputWeights
 
 CLASSES, WIDTH, BATCH = 60, 12, 7
@@ -498,3 +508,27 @@ def test_rows_too_short_for_the_index_are_refused_before_anything_is_made():
         with pytest.raises(ValueError, match="window must be at most"):
             head(tf.ones([2, WIDTH]))
     assert not head.weights and not index.built and not optimizer.built
+
+
+@pytest.mark.parametrize(
+    ("make", "works"),
+    [
+        (lambda: head_with(LSHLabel(7), small_index["sign"]()), True),
+        (lambda: head_with(LSHEmbedding(7), small_index["sign"]()), True),
+        (lambda: head_with(WTATopK(3, 9), small_index["winner"]()), True),
+        (lambda: head_with(ExactTopK(7), None), True),
+        (lambda: head_with(MIDX(7), None), False),
+        (lambda: head_with(ExactSoftmaxSampler(7), None), False),
+    ],
+    ids=["label", "embedding", "winner", "exact", "midx", "softmax"],
+)
+@pytest.mark.all_cases
+def test_which_of_them_work_with_a_part_of_the_rows(monkeypatch, make, works):
+    def refuse(asked_by):
+        raise NotImplementedError(asked_by)
+
+    monkeypatch.setattr(candidate_head, "require_alone", refuse)
+    head = make()
+    with contextlib.nullcontext() if works else pytest.raises(NotImplementedError, match="on W"):
+        head.build((None, WIDTH))
+    assert head.built == works
