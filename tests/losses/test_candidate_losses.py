@@ -125,6 +125,7 @@ def test_value_and_gradient_equal_the_oracle(name, case):
         assert_equals_oracle(name, random_case(np.random.default_rng(seed), rows, candidates))
 
 
+@pytest.mark.each_of("name", str)
 @every_loss
 def test_random_shapes(name):
     rng = np.random.default_rng(5)
