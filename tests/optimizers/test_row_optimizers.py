@@ -230,6 +230,7 @@ def test_xla_is_refused():
         model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0)
 
 
+@pytest.mark.each_of("message", str)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
