@@ -550,10 +550,14 @@ def test_a_head_takes_no_activation():
 @pytest.mark.parametrize("option", ["global_clipnorm", *thorough("clipnorm", "clipvalue")])
 def test_clipping_and_decay_of_the_model_do_not_reach_a_head_and_are_told(case, option):
     optimizer = keras.optimizers.SGD(0.1, **{option: 2.0, "weight_decay": 0.25})
-    with pytest.warns(RuntimeWarning, match=f"{option}=2 of the model's optimizer is for") as told:
+    with pytest.warns(
+        RuntimeWarning, match=f"{option}=2 of the model's optimizer does not"
+    ) as told:
         case.fit_with(optimizer=optimizer)
     found = [
-        str(each.message) for each in told if "for the other layers alone" in str(each.message)
+        str(each.message)
+        for each in told
+        if "does not apply to the weights of classes" in str(each.message)
     ]
     assert [text.partition("=")[0] for text in found] == [option, "weight_decay"]
 
@@ -571,17 +575,41 @@ def test_a_loss_as_a_metric_is_told_to_be_of_the_changed_weights(case):
     assert of_metric == pytest.approx(loss, rel=1e-6)
 
 
-def test_a_head_with_own_clipping_and_decay_gets_no_warning_of_the_models():
-    for of_model in (
-        keras.optimizers.AdamW(0.1, clipnorm=2.0),
-        tlo.optimizers.RowAdam(0.1, weight_decay=0.1, row_clip_norm=2.0),
-    ):
-        for own, told in (({"weight_decay": 0.1, "row_clip_norm": 1.0}, 0), ({}, 2)):
-            head = tlo.heads.ExactSoftmaxHead(CLASSES, tlo.optimizers.RowSGD(0.1, **own))
-            model = keras.Sequential([keras.Input((WIDTH,)), head])
-            optimizer = type(of_model).from_config(of_model.get_config())
-            model.compile(optimizer, tlo.losses.SoftmaxCrossentropy())
-            with warnings.catch_warnings(record=True) as found:
-                warnings.simplefilter("always")
-                model.fit(np.ones((4, WIDTH)), np.zeros(4, int), verbose=0)
-            assert sum("for the other layers alone" in str(one.message) for one in found) == told
+@pytest.mark.parametrize(
+    ("of_model", "own", "told"),
+    [
+        (
+            lambda: keras.optimizers.AdamW(0.1, clipnorm=2.0),
+            {},
+            ["clipnorm=2", "weight_decay=0.004"],
+        ),
+        (
+            lambda: tlo.optimizers.RowAdam(0.1, weight_decay=0.1, row_clip_norm=2),
+            {},
+            ["row_clip_norm=2", "weight_decay=0.1"],
+        ),
+        (lambda: keras.optimizers.AdamW(0.1, clipnorm=2.0), {"weight_decay": 0.1}, ["clipnorm=2"]),
+        (lambda: keras.optimizers.AdamW(0.1), {"weight_decay": 0.1, "row_clip_norm": 1.0}, []),
+        (lambda: keras.optimizers.SGD(0.1, weight_decay=tf.Variable(0.5)), {}, ["weight_decay"]),
+        (lambda: keras.optimizers.SGD(0.1, weight_decay=0), {}, []),
+    ],
+)
+@pytest.mark.parametrize("loop", [False, True])
+def test_options_of_the_models_optimizer_are_told_where_the_head_has_none(
+    of_model, own, told, loop
+):
+    head = tlo.heads.ExactSoftmaxHead(CLASSES, tlo.optimizers.RowSGD(0.1, **own))
+    model, optimizer = keras.Sequential([keras.Input((WIDTH,)), head]), of_model()
+    loss, x, y = tlo.losses.SoftmaxCrossentropy(), tf.ones((4, WIDTH)), tf.zeros(4, tf.int32)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            if not loop:
+                model.compile(optimizer, loss)
+                model.fit(x, y, verbose=0)
+                continue
+            with tf.GradientTape() as tape:
+                value = loss(y, model(x, training=True))
+            optimizer.apply(tape.gradient(value, model.trainable_weights), model.trainable_weights)
+    texts = [text for text in map(str, (one.message for one in found)) if "does not apply" in text]
+    assert [text.partition(" of the model's")[0] for text in texts] == told

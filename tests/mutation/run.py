@@ -11,8 +11,8 @@ its file fails, or does not end in time. The tests of a file are in the folders 
 that use a name defined in the file come first. The order is: quick cases, then the other cases of
 test files that use such a name, then (not with `--quick`) quick cases of other test files that do.
 Each row is written to a CSV at once: a stopped run continues where it was; `--again survived` tries
-the survivors again, with `--tests` by these alone. Mutants in `equivalent.csv` behave like the
-original, and are not run.
+the survivors again, with `--tests` by these alone (and the C++ tests). Mutants in `equivalent.csv`
+behave like the original, and are not run.
 
 It needs `pip install -e '.[mutation]'`, a built library, and for `core` cmake and ninja. Tests run
 one after the other, in children of a process that has imported TensorFlow.
@@ -55,6 +55,8 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", default=[], help="files or cases of pytest, alone")
     parser.add_argument("--report", action="store_true", help="only say what the CSV holds")
     arguments = parser.parse_args()
+    if arguments.tests and not arguments.again:
+        parser.error("--tests must go with --again")
     if not arguments.report:
         for part in arguments.parts:
             run_part(part, arguments)
@@ -68,7 +70,8 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
     mutants = every[: arguments.number]
     again = {key for key, row in done.items() if row["status"] == arguments.again}
     left = [mutant for mutant in mutants if mutant.key not in skipped | done.keys()]
-    left = [mutant for mutant in every if mutant.key in again - skipped] or left
+    if arguments.again:
+        left = [mutant for mutant in every if mutant.key in again - skipped]
     print(f"{part}: {len(mutants)} in the sample, {len(left)} to try", flush=True)
     if not left:
         return
@@ -187,6 +190,7 @@ class CoreTester:
         self._source, self._build = folder / "custom_ops", folder / "build"
         shutil.copytree(ROOT / "custom_ops", self._source)
         self._package = copy_package(folder)
+        self._tests = arguments.tests or ["tests/ops"]
         configure = ["cmake", "-S", self._source, "-B", self._build, "-G", "Ninja"]
         library = f"-DTFX_OUTPUT_DIRECTORY={self._package / 'tfx_largeout' / 'ops'}"
         options = ["-DTFX_BUILD_TESTS=ON", "-DTFX_CUDA=off", library]
@@ -222,7 +226,7 @@ class CoreTester:
             "-q",
             "-p",
             "no:cacheprovider",
-            "tests/ops",
+            *self._tests,
         ]
         path = {"PYTHONPATH": str(self._package), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import numbers
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -240,6 +241,7 @@ class StepContext(keras.constraints.Constraint):
         pending = step.begin_anew()
         if not was_taken:
             self._refuse_averaging(applying)
+            self._warn_of_other_options(applying)
             if not _is_part(applying, optimizer):
                 _refuse_unknown_scale(self._head, pending)
                 optimizer = applying
@@ -376,19 +378,23 @@ class StepContext(keras.constraints.Constraint):
                 )
 
     def _warn_of_other_options(self, optimizer: Any) -> None:
-        """Warns if the model's optimizer clips gradients or decays weights, and the head's not."""
+        """Warns if an optimizer of the model clips gradients or decays weights: not the head's."""
         own, head = getattr(self._head, "optimizer", None), full_name(self._head)
         for part, (option, of_head) in itertools.product(with_parts(optimizer), _OWN_OPTIONS):
             value = getattr(part, option, None)
-            if value and not getattr(own, of_head, None):
-                name, own_name = (
-                    each.replace("row_weight", "weight") for each in (option, of_head)
-                )
-                self._warn_once(
-                    f"{name}={value:g} of the model's optimizer is for the other layers alone; "
-                    f"{head} updates itself. Use {own_name} of the head's optimizer"
-                    + (" (sampled and exact heads)." if of_head == "row_clip_norm" else ".")
-                )
+            is_off = value is None or (isinstance(value, numbers.Real) and not value)
+            if is_off or getattr(own, of_head, None) or not self._head.trainable:
+                continue
+            name = option.replace("row_weight", "weight")
+            number = f"={value:g}" if isinstance(value, numbers.Real) else ""
+            advice = "to decay weights, use weight_decay of the head's optimizer"
+            if of_head == "row_clip_norm":
+                advice = "to clip rows, use row_clip_norm of its optimizer (not in a FactoredHead)"
+            self._warn_once(
+                f"{name}{number} of the model's optimizer does not apply to the weights of classes "
+                f"of {head}, which updates them itself; {advice}.",
+                name,
+            )
 
     # Gradients without a step
 
@@ -422,9 +428,9 @@ class StepContext(keras.constraints.Constraint):
         )
         return np.int32(0)
 
-    def _warn_once(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
+    def _warn_once(self, message: str, subject: str = "") -> None:
+        if (subject or message) not in self._warned:
+            self._warned.add(subject or message)
             warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 

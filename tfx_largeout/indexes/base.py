@@ -38,8 +38,9 @@ class DerivedState(keras.layers.Layer):
         self._first_values: dict[str, np.ndarray] = {}
 
     def start_anew(self) -> None:
-        """Resets all weights to their initial values: the index of a head is built before its next
-        draw. Call it after an assignment to W, as by `head.kernel.assign`.
+        """Resets all weights to their initial values.
+
+        The index of a head is built before the next draw: call this after `head.kernel.assign`.
         """
         for name, value in self._first_values.items():
             getattr(self, name).assign(value)

@@ -27,6 +27,7 @@ class Invariants:
     Attributes:
         start: The number of the present start of all workers.
         members, size: The number of workers in a group, and of all.
+        most: The largest number of checkpoints after a save.
         committed: The step of the newest checkpoint that may not get lost, -1 before one.
     """
 
@@ -34,14 +35,15 @@ class Invariants:
         self.problem = problem
         self.committed = -1
         self.damaged: set[Any] = set()
-        self.begin(0, 1, 1)
+        self.begin(0, 1, 1, {})
         self._said: dict[Any, dict[int, list[Any]]] = collections.defaultdict(
             lambda: collections.defaultdict(list)
         )
         self._files: dict[Any, Checkpoint] = {}
 
-    def begin(self, start: int, members: int, groups: int) -> None:
+    def begin(self, start: int, members: int, groups: int, names: dict[str, Any]) -> None:
         self.start, self.members, self.size = start, members, members * groups
+        self.most = max(self.problem.keep, sum(name.endswith(".npz") for name in names))
         self.ends: set[int] = set()
 
     def observe(self, rank: int, kind: str, step: int, value: Any) -> None:
@@ -134,14 +136,13 @@ class Invariants:
     def check_tidy(self, names: dict[str, Any], is_saved: bool) -> None:
         """After a save: not too many checkpoints, and no file that none of them names.
 
-        A save that failed removes no checkpoint, also none that a power loss has brought back.
+        A save that failed removes no checkpoint, so there may be as many as at the start.
         """
+        if is_saved:
+            self.most = self.problem.keep
         kept = [name for name in names if name.endswith(".npz")]
-        allowed = self.problem.keep
-        if not is_saved:
-            allowed += sum(names[name].came_back for name in kept)
-        if len(kept) > allowed:
-            raise Violation(f"more than {allowed} checkpoints: {kept}")
+        if len(kept) > self.most:
+            raise Violation(f"more than {self.most} checkpoints: {kept}")
         if any(name.endswith(".damaged") for name in names):
             return
         used = {part for name in kept for part, _ in self._files[names[name]].parts}

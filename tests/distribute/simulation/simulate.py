@@ -135,7 +135,7 @@ class Run:
             process.workers = ALONE if size == 1 else SimulatedWorkers(process, Tensor)
             if shape.groups > 1:
                 process.workers.divide(shape.groups)
-        self.invariants.begin(self._number, *shape)
+        self.invariants.begin(self._number, *shape, self.disk.names)
         world.faults, world.loss, world.latency = 0, 0.05, 0.001
         world.part(frozenset(), 0.0)
         self.disk.full = {}
