@@ -184,6 +184,17 @@ def test_a_step_that_diverges_is_refused(name, signs, monkeypatch):
     assert str(largest)[:5] in caught.value.message
     for old, new in zip(before, snapshot(state), strict=True):
         np.testing.assert_array_equal(old, new)
+    count = tf.Variable(0)
+
+    @tf.function(autograph=False)
+    def counted(rate):
+        results = take_step(state, hidden, labels, gradients, rate, implementation=implementation)
+        with tf.control_dependencies([results[1]]):
+            count.assign_add(1)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="lambda_max"):
+        counted(tf.constant(1.02 / largest, state.dtype))
+    assert int(count) == 0
     take_step(state, hidden, labels, gradients, 0.98 / largest, implementation=implementation)
 
 

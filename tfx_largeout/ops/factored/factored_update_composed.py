@@ -254,7 +254,7 @@ def take_step(
         max_condition: As in `factored_update`, also the errors.
 
     Returns:
-        A tensor that is available after the step.
+        A tensor that is available once the step is sure to be taken.
     """
     decay = learning_rate * weight_decay
     with after(rate_checks(learning_rate, weight_decay)):
@@ -269,6 +269,7 @@ def take_step(
     with tf.control_dependencies([checked]):
         flat = tf.identity(sums.flat)
     with after([check_finite("sums over the batch", flat)]):
+        is_sure = tf.constant(True)
         u = state.u.read_value()
         u -= 2 * eta * tf.matmul(u, sums.gram)
         p = tf.cond(
@@ -287,7 +288,7 @@ def take_step(
     if max_condition is not None:
         too_large = _condition_bound(state) > max_condition
         run_if(too_large, lambda: reanchor(state, state.u.read_value()))
-    return tf.identity(eta)
+    return is_sure
 
 
 def _solved(state: FactoredState, eta: tf.Tensor, gram: tf.Tensor) -> tf.Tensor:
