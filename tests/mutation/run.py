@@ -68,10 +68,11 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
     skipped = {row_key(row) for row in rows_of(EQUIVALENT)}
     every = sample(part, arguments.seed)
     mutants = every[: arguments.number]
-    again = {key for key, row in done.items() if row["status"] == arguments.again}
-    left = [mutant for mutant in mutants if mutant.key not in skipped | done.keys()]
     if arguments.again:
+        again = {key for key, row in done.items() if row["status"] == arguments.again}
         left = [mutant for mutant in every if mutant.key in again - skipped]
+    else:
+        left = [mutant for mutant in mutants if mutant.key not in skipped | done.keys()]
     print(f"{part}: {len(mutants)} in the sample, {len(left)} to try", flush=True)
     if not left:
         return

@@ -36,11 +36,13 @@ from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 
 _ATTRIBUTE = "_tfx_largeout_steps"
-# Options of a model's optimizer, and what the optimizer of a self-updating head has in their place.
-_OWN_OPTIONS = (
-    *((option, "row_clip_norm") for option in (*CLIPPING, "row_clip_norm")),
-    *((option, "row_weight_decay") for option in ("weight_decay", "row_weight_decay")),
-)
+# Options of a model's optimizer: the attribute of the head's optimizer in their place, and advice.
+_CLIPS = "row_clip_norm", "to clip rows, use row_clip_norm of its optimizer (not in a FactoredHead)"
+_DECAYS = "row_weight_decay", "to decay weights, use weight_decay of the head's optimizer"
+_OWN_OPTIONS = {
+    **dict.fromkeys((*CLIPPING, "row_clip_norm"), _CLIPS),
+    **dict.fromkeys(("weight_decay", "row_weight_decay"), _DECAYS),
+}
 _DRAWS_OF_PASS = 2**20  # draw numbers between two passes of one step
 
 
@@ -240,9 +242,9 @@ class StepContext(keras.constraints.Constraint):
         optimizer, was_taken = step.optimizer, step.taken
         pending = step.begin_anew()
         if not was_taken:
-            self._refuse_averaging(applying)
-            self._warn_of_other_options(applying)
-            if not _is_part(applying, optimizer):
+            if not _is_part(applying, optimizer):  # `call` has not seen it
+                self._refuse_averaging(applying)
+                self._warn_of_other_options(applying)
                 _refuse_unknown_scale(self._head, pending)
                 optimizer = applying
             self._head.rate_of_model.meet(optimizer)
@@ -379,20 +381,22 @@ class StepContext(keras.constraints.Constraint):
 
     def _warn_of_other_options(self, optimizer: Any) -> None:
         """Warns if an optimizer of the model clips gradients or decays weights: not the head's."""
-        own, head = getattr(self._head, "optimizer", None), full_name(self._head)
-        for part, (option, of_head) in itertools.product(with_parts(optimizer), _OWN_OPTIONS):
+        if not self._head.trainable:
+            return
+        own = getattr(self._head, "optimizer", None)
+        options = itertools.product(with_parts(optimizer), _OWN_OPTIONS.items())
+        for part, (option, (of_head, advice)) in options:
             value = getattr(part, option, None)
-            is_off = value is None or (isinstance(value, numbers.Real) and not value)
-            if is_off or getattr(own, of_head, None) or not self._head.trainable:
+            is_number = isinstance(value, numbers.Real)  # not a variable
+            if value is None or (is_number and not value) or getattr(own, of_head, None):
                 continue
-            name = option.replace("row_weight", "weight")
-            number = f"={value:g}" if isinstance(value, numbers.Real) else ""
-            advice = "to decay weights, use weight_decay of the head's optimizer"
-            if of_head == "row_clip_norm":
-                advice = "to clip rows, use row_clip_norm of its optimizer (not in a FactoredHead)"
+            name, number = (
+                option.replace("row_weight", "weight"),
+                f"={value:g}" if is_number else "",
+            )
             self._warn_once(
                 f"{name}{number} of the model's optimizer does not apply to the weights of classes "
-                f"of {head}, which updates them itself; {advice}.",
+                f"of {full_name(self._head)}, which updates them itself; {advice}.",
                 name,
             )
 

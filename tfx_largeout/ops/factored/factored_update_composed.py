@@ -269,6 +269,7 @@ def take_step(
     with tf.control_dependencies([checked]):
         flat = tf.identity(sums.flat)
     with after([check_finite("sums over the batch", flat)]):
+        # Made here: a later `cond` does not wait for inputs that its branch does not read.
         is_sure = tf.constant(True)
         u = state.u.read_value()
         u -= 2 * eta * tf.matmul(u, sums.gram)
