@@ -44,7 +44,8 @@ def sampled(kind="uniform", **options):
     keras.utils.set_random_seed(2)
     head = tlo.heads.SampledHead(CLASSES, SAMPLERS[kind](), RowAdam(0.01), seed=1, **options)
     model = model_with(head)
-    model.fit(X, Y, batch_size=32, verbose=0)
+    model.run_eagerly = True
+    model.fit(X, Y, batch_size=128, verbose=0)
     return model
 
 
@@ -146,9 +147,9 @@ def test_a_tied_head_has_its_own_sampler_back():
     hidden = keras.layers.GlobalAveragePooling1D()(embedding(inputs))
     head = tlo.heads.TiedSampledHead(embedding, samplers.Uniform(7), seed=1)
     model = keras.Model(inputs, head(hidden))
-    model.compile(RowAdam(0.1), loss=losses.ComplementarySum())
+    model.compile(RowAdam(0.1), loss=losses.ComplementarySum(), run_eagerly=True)
     words = RNG.integers(0, CLASSES, (EXAMPLES, 2))
-    model.fit(words, Y[SEEN], verbose=0, epochs=5)
+    model.fit(words, Y[SEEN], verbose=0, batch_size=64)
     before = model.get_weights()
     num_sampled, _ = choose_num_sampled(model, words, Y[SEEN], 0.3)
     assert 10 <= num_sampled < CLASSES and head.sampler.num_sampled == 7

@@ -81,16 +81,28 @@ def test_with_all_classes_the_sampled_gradient_is_the_exact_one(margin):
         assert values["probe_loss"] == pytest.approx(values["probe_exact_loss"], rel=1e-5)
         assert values["probe_cosine"] == pytest.approx(1, abs=1e-5)
         assert values["probe_relative_bias"] < 1e-4
+        assert values["probe_recall_at_10"] == 1
     assert history["probe_exact_loss"][-1] == probe.history[-1]["probe_exact_loss"]
 
 
-def test_with_few_candidates_it_is_not():
-    model = model_with(sampled(4), tlo.losses.ActiveSetSoftmax())
-    probe, _ = probe_run(model)
-    last = probe.history[-1]
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """A run with 10 of 40 classes as candidates, and its folder of events."""
+    folder = tmp_path_factory.mktemp("events")
+    probe, _ = probe_run(model_with(sampled(10), losses.ActiveSetSoftmax()), log_dir=folder)
+    return probe.history, folder
+
+
+def test_with_few_candidates_it_is_not(few):
+    last = few[0][-1]
     assert last["probe_loss"] < last["probe_exact_loss"] - 0.5
     assert 0 < last["probe_cosine"] < 0.99
     assert last["probe_relative_bias"] > 0.1
+
+
+def test_recall_of_few_candidates_is_their_share(few):
+    recalls = [values["probe_recall_at_10"] for values in few[0]]
+    assert 0.1 < np.mean(recalls) < 0.4  # 10 of 40
 
 
 def test_it_changes_nothing():
@@ -120,16 +132,14 @@ def test_other_heads_are_probed_too(head, loss):
 
 
 def test_it_waits_rather_than_take_more_than_its_share():
-    model = model_with(sampled(8), tlo.losses.ComplementarySum())
+    model = model_with(tlo.heads.DenseHead(CLASSES), losses.SoftmaxCrossentropy())
     probe = Probe(X, LABELS, every=1, max_share=1e-9)
     model.fit(X, LABELS, batch_size=8, epochs=2, verbose=0, callbacks=[probe])
     assert len(probe.history) == 1  # before it has run once, it can't know its cost
 
 
-def test_values_go_to_tensorboard(tmp_path):
-    model = model_with(sampled(8), tlo.losses.ComplementarySum())
-    probe_run(model, log_dir=tmp_path)
-    (path,) = tmp_path.glob("events.out.*")
+def test_values_go_to_tensorboard(few):
+    (path,) = few[1].glob("events.out.*")
     tags = {
         value.tag
         for event in tf.compat.v1.train.summary_iterator(str(path))
@@ -173,17 +183,6 @@ def indexed(family, hashes, **more):
     keras.utils.set_random_seed(2)
     index = HashIndex(family, hashes, 4, **more)
     return tlo.heads.SampledHead(CLASSES, LSHEmbedding(8), RowAdam(0.01), seed=1, index=index)
-
-
-def test_recall_of_all_candidates_is_1():
-    probe, _ = probe_run(model_with(sampled(CLASSES), losses.SampledSoftmax()))
-    assert probe.history[-1]["probe_recall_at_10"] == 1
-
-
-def test_recall_of_few_candidates_is_their_share():
-    probe, _ = probe_run(model_with(sampled(10), losses.SampledSoftmax()))
-    recalls = [values["probe_recall_at_10"] for values in probe.history]
-    assert 0.1 < np.mean(recalls) < 0.4  # 10 of 40
 
 
 @pytest.mark.filterwarnings("ignore:the head's index has degenerated")
@@ -271,10 +270,11 @@ def test_examples_that_count_for_nothing_are_left_out():
         padded, labels = np.zeros([6, shown, WIDTH], "float32"), np.full([6, shown], label)
         padded[:, :4], labels[:, :4] = x, y
         labels[0, 0] = -1
-        probe = Probe(padded, labels, max_share=1e9)
+        probe = Probe(padded, labels)
         probe.set_model(model)
-        probe.on_train_begin()
-        values.append(probe._values)
+        values.append(
+            {name: float(value) for name, value in probe._measured(padded, labels).items()}
+        )
     for other in values[1:]:
         assert other == pytest.approx(values[0], rel=1e-5)
     assert all(np.isfinite(list(values[0].values())))
@@ -285,4 +285,4 @@ def test_no_example_with_a_label_is_refused():
     probe = Probe(X[:4], np.full(4, -1), every=1)
     probe.set_model(model)
     with pytest.raises(tf.errors.InvalidArgumentError, match="at least one example with a label"):
-        probe.on_train_begin()
+        probe._measured(probe.x, probe.y)

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from variants import thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples
@@ -19,14 +20,13 @@ X = sparse.random(N, V, 0.2, "csr", np.float64, 0)
 Y = (sparse.random(N, C, 0.15, "csr", np.float64, 1) > 0).astype(np.float32)
 
 
-def model_of(head=None, loss=None) -> keras.Model:
+def model_of(head=None, loss=None, **options) -> keras.Model:
     keras.utils.set_random_seed(3)
     inputs = keras.Input([V], sparse=True)
     hidden = tlo.layers.SparseDense(5, "tanh")(inputs)
     model = keras.Model(inputs, (head or tlo.heads.DenseHead(C))(hidden))
-    model.compile(
-        "sgd", loss or tlo.losses.SoftmaxCrossentropy(), metrics=[tlo.metrics.PrecisionAtK(2)]
-    )
+    loss = loss or tlo.losses.SoftmaxCrossentropy()
+    model.compile("sgd", loss, metrics=[tlo.metrics.PrecisionAtK(2)], **options)
     return model
 
 
@@ -96,8 +96,8 @@ def test_without_scipy(monkeypatch):
         SparseExamples.from_csr(X, Y).to_csr()
 
 
-@pytest.mark.parametrize("name", ["dense", "sampled"])
-@pytest.mark.parametrize("dtype", [np.float64, bool])
+@pytest.mark.parametrize("name", ["sampled", *thorough("dense")])
+@pytest.mark.parametrize("dtype", [bool, *thorough(np.float64)])
 def test_the_loops_of_keras_take_matrices_as_they_take_data_sets(name, dtype):
     made = {
         "dense": lambda: tlo.heads.DenseHead(C),
@@ -157,7 +157,7 @@ def test_zeros_and_ones_are_a_set_to_every_loss(loss):
 
 
 def test_what_the_loops_refuse():
-    model = model_of()
+    model = model_of(run_eagerly=True)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"add up to at most 1"):
         model.evaluate(X, Y * 0.9, verbose=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"looks like.*y\.astype\(bool\)"):
@@ -177,7 +177,7 @@ def test_an_explicit_zero_is_no_label():
     x, y = X[labelled], y[labelled]
     without = y.copy()
     without.eliminate_zeros()
-    model = model_of()
+    model = model_of(run_eagerly=True)
     np.testing.assert_allclose(
         model.evaluate(x, y, verbose=0), model.evaluate(x, without, verbose=0), rtol=1e-5
     )

@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from oracles import xc_files
 
-import tfx_largeout as tlo
 from tfx_largeout.datasets import SparseExamples, line_blocks, read_xc, xc_format
 from tfx_largeout.datasets.wordnet_reverse_dictionary.wordnet_reverse_dictionary import DATA_FOLDER
 
@@ -105,22 +100,6 @@ def test_a_choice_of_what_becomes_of_rows_without_labels(tmp_path):
     assert len(read_xc(path, rows_without_labels="error")) == 1
 
 
-def test_what_a_file_has_without_labels_trains_nothing_and_ends_no_epoch(tmp_path):
-    path = tmp_path / "data.txt"
-    path.write_text("6 4 9\n4,5 0:1\n 3:1\n2 1:1\n \n0 3:2\n1 2:1\n")
-    models = []
-    for choice in ("keep", "drop"):
-        data = read_xc(path, rows_without_labels=choice).dataset(6)
-        keras.utils.set_random_seed(3)
-        head = tlo.heads.DenseHead(9)
-        model = keras.Sequential([keras.Input([4], sparse=True), tlo.layers.SparseDense(3), head])
-        model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), metrics=[tlo.metrics.NDCG(3)])
-        model.fit(data, epochs=2, verbose=0, shuffle=False)
-        models.append([*model.get_weights(), *model.evaluate(data, verbose=0)])
-    for kept, dropped in zip(*models, strict=True):
-        np.testing.assert_allclose(kept, dropped, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -143,14 +122,10 @@ def test_spellings_of_the_same_file(tmp_path, monkeypatch, text):
     ]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # and `REFUSED` in test_hostile_files.py
     ("text", "line", "message"),
     [
-        ("", 1, "the header must be three integers.*got ''"),
-        ("\n1 2:3\n", 1, "the header must be three integers.*got ''"),
-        ("2 10\n1 2:3\n", 1, "the header must be three integers.*got '2 10'"),
         ("2 10 10 10\n", 1, "the header must be three integers"),
-        ("-1 10 10\n", 1, "the header must be three integers"),
         ("1.0 10 10\n1 2:3\n", 1, "the header must be three integers"),
         ("1,2 3:1\n", 1, "the header must be three integers"),
         (
@@ -161,47 +136,26 @@ def test_spellings_of_the_same_file(tmp_path, monkeypatch, text):
         ("1 10 2147483648\n", 1, "the number of labels must be at most 2147483647; got 2147483648"),
         ("1 10 " + "9" * 5000 + "\n", 1, "the header must be three integers of at most 18 digits"),
         ("1 10 10\n" + "9" * 5000 + " 2:3\n", 2, r"a label must be an integer in \[0, 10\)"),
-        ("3 10 10\n1 2:3\n1 2:3\n", 3, "promises 3 examples; got 2 before the end"),
-        ("1 10 10\n", 1, "promises 1 examples; got 0 before the end"),
-        ("1 10 10\n1 2:3\n4 5:6\n", 3, "promises 1 examples; got more: '4 5:6'"),
-        ("1 10 10\n1 2:3\n\n\n4 5:6\n", 5, "promises 1 examples; got more: '4 5:6'"),
-        ("0 10 10\n1 2:3\n", 2, "promises 0 examples; got more: '1 2:3'"),
         ("2 10 10\n\n1 2:3\n", 2, "a line must hold an example; got a blank line"),
-        ("3 10 10\n1 2:3\n\n1 2:3\n", 3, "a line must hold an example; got a blank line"),
         ("2 10 10\n1 2:3\n10 2:3\n", 3, r"a label must be an integer in \[0, 10\); got '10'"),
-        ("1 10 10\n-1 2:3\n", 2, r"a label must be an integer in \[0, 10\); got '-1'"),
-        ("1 10 10\n1.0 2:3\n", 2, r"a label must be an integer in \[0, 10\); got '1.0'"),
-        ("1 10 10\n1e0 2:3\n", 2, r"a label must be an integer in \[0, 10\); got '1e0'"),
         ("1 10 10\nx 2:3\n", 2, r"a label must be an integer in \[0, 10\); got 'x'"),
         ("1 10 10\n1,,2 2:3\n", 2, r"a label must be an integer in \[0, 10\); got ''"),
         ("1 10 10\n1, 2:3\n", 2, r"a label must be an integer in \[0, 10\); got ''"),
-        ("1 10 10\n99999999999999999999 2:3\n", 2, "a label must be an integer in"),
-        ("1 10 10\n1,3,1 2:3\n", 2, "a label must not occur twice in a line; got 1 again"),
         ("1 10 10\n1, 3 2:3\n", 2, "a label must be an integer"),
         ("1 10 10\n 1,3 2:3\n", 2, "a feature must be written id:value; got '1,3'"),
         ("1 10 10\n1 2\n", 2, "a feature must be written id:value; got '2'"),
-        ("1 10 10\n1 2:3 4\n", 2, "a feature must be written id:value; got '4'"),
         ("1 10 10\n1 10:3\n", 2, r"a feature must be an integer in \[0, 10\); got '10'"),
-        ("1 10 10\n1 -2:3\n", 2, r"a feature must be an integer in \[0, 10\); got '-2'"),
         ("1 10 10\n1 2.0:3\n", 2, r"a feature must be an integer in \[0, 10\); got '2.0'"),
         ("1 10 10\n1 :3\n", 2, r"a feature must be an integer in \[0, 10\); got ''"),
         ("1 10 10\n1,2:3\n", 2, r"a feature must be an integer in \[0, 10\); got '1,2'"),
-        ("1 10 10\n1 2:3 5:1 2:4\n", 2, "a feature must not occur twice in a line; got 2 again"),
-        ("1 10 10\n1 2:\n", 2, "the value of feature 2 must be a finite float32 number; got ''"),
         ("1 10 10\n1 2: 3:1\n", 2, "the value of feature 2 must be a finite float32 number"),
         ("1 10 10\n1 2:x\n", 2, "the value of feature 2 must be .* got 'x'"),
-        ("1 10 10\n1 2:1:2\n", 2, "the value of feature 2 must be .* got '1:2'"),
         ("1 10 10\n1 2:1,2\n", 2, "the value of feature 2 must be .* got '1,2'"),
         ("1 10 10\n1 2:1.2.3\n", 2, "the value of feature 2 must be .* got '1.2.3'"),
         ("1 10 10\n1 2:1e\n", 2, "the value of feature 2 must be .* got '1e'"),
-        ("1 10 10\n1 2:0x1\n", 2, "the value of feature 2 must be .* got '0x1'"),
         ("1 10 10\n1 2:1_0\n", 2, "the value of feature 2 must be .* got '1_0'"),
-        ("1 10 10\n1 2:nan\n", 2, "the value of feature 2 must be .* got 'nan'"),
-        ("1 10 10\n1 2:-inf\n", 2, "the value of feature 2 must be .* got '-inf'"),
-        ("1 10 10\n1 2:1e39\n", 2, "the value of feature 2 must be .* got '1e39'"),
         ("1 10 10\n1 2:" + "9" * 100 + "\n", 2, "got '9999.*9'..."),
         ("1 10 10\n1\x0b2:3\n", 2, "a feature must be an integer"),
-        ("1 10 10\n1 2:3\r\r\n", 2, r"the value of feature 2 must be .* got '3\\r'"),
     ],
 )
 def test_malformed_file_is_refused_with_line_and_rule(tmp_path, monkeypatch, text, line, message):
@@ -224,24 +178,6 @@ def test_line_number_is_right_after_many_blocks(tmp_path, monkeypatch):
     path.write_text("\n".join(lines))
 
     with pytest.raises(ValueError, match=r"data\.txt:778: .* got 'x'"):
-        read_xc(path)
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
-@pytest.mark.parametrize("damage", ["cut", "flip"])
-def test_damaged_compressed_file_is_named(tmp_path, compress, damage):
-    rows = xc_files.draw(np.random.default_rng(0), 2000, 1000, 1000)
-    data = bytearray(compress("\n".join(xc_files.lines(rows, 1000, 1000)).encode()))
-    if damage == "cut":
-        del data[len(data) // 2 :]
-    else:
-        data[len(data) // 2] ^= 255
-    path = tmp_path / "data"
-    path.write_bytes(data)
-
-    with pytest.raises(
-        ValueError, match=r"data:\d+: a compressed file must be whole; it is cut short"
-    ):
         read_xc(path)
 
 
