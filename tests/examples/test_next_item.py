@@ -87,8 +87,19 @@ def test_learns_and_writes_what_it_promises(example, tmp_path, head, capsys):
         served(inputs=tf.constant([[100, 7]], tf.int64))
 
 
-def test_the_test_items_are_not_looked_at_before_the_end(example, tmp_path, monkeypatch):
-    """With other ones all is the same but the test; they are asked for once, after `fit`."""
+@pytest.mark.thorough
+def test_the_test_items_are_not_looked_at_before_the_end(example, tmp_path):
+    """With other ones all is the same but the test."""
+    rows = users()
+    others = [np.append(row[:-1], rows[u - 1][-1]) for u, row in enumerate(rows)]
+    found = [run(example, tmp_path / name, r) for name, r in (("a", rows), ("b", others))]
+    assert found[0]["validation"] == found[1]["validation"]
+    assert found[0]["epoch"] == found[1]["epoch"]
+    assert found[0]["test"] != found[1]["test"]
+
+
+def test_histories_of_all_kinds_are_ranked_and_served(example, tmp_path, monkeypatch):
+    """Ids with gaps, repeated items, items of the test alone, users of few; the other format."""
     asked = []
     held_out, fit = example.data.Histories.held_out, keras.Model.fit
     monkeypatch.setattr(
@@ -99,17 +110,6 @@ def test_the_test_items_are_not_looked_at_before_the_end(example, tmp_path, monk
     monkeypatch.setattr(
         keras.Model, "fit", lambda self, *a, **k: [fit(self, *a, **k), asked.append("end")][0]
     )
-    rows = users()
-    others = [np.append(row[:-1], rows[u - 1][-1]) for u, row in enumerate(rows)]
-    found = [run(example, tmp_path / name, r) for name, r in (("a", rows), ("b", others))]
-    assert asked == 2 * ["validation", "end", "validation", "test"]
-    assert found[0]["validation"] == found[1]["validation"]
-    assert found[0]["epoch"] == found[1]["epoch"]
-    assert found[0]["test"] != found[1]["test"]
-
-
-def test_histories_of_all_kinds_are_ranked_and_served(example, tmp_path):
-    """Ids with gaps, repeated items, items of the test alone, users of few; the other format."""
     far = 10**12
     rows = [[7, far, 7, 9], [far, 7, 9, 9], [9, far, 7, 40], [7, 9], [far], *4 * [[7, far, 9, 50]]]
     lines = [f"{user}\t{item}" for user, row in enumerate(rows, 11) for item in row]
@@ -117,6 +117,7 @@ def test_histories_of_all_kinds_are_ranked_and_served(example, tmp_path):
     options = {**OPTIONS, "k": 5, "head": "exact", "output": tmp_path / "out", "user": 15}
     command = [str(part) for name in options for part in (f"--{name}", options[name])]
     results = example.main([str(tmp_path / "d.txt"), *command])
+    assert asked == ["validation", "end", "validation", "test"]  # test items only after `fit`
     # Who is to be told of an item that they had: never found. All others are, of five items.
     assert results["test"]["HIT@5"] == pytest.approx(6 / 7)
     assert results["validation"]["HIT@5"] == pytest.approx(6 / 7)

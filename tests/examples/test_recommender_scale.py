@@ -29,7 +29,7 @@ def probabilities(law, last):
 
 
 def test_items_follow_each_other_by_the_law(law):
-    rows = law.sequences(20_000, 3, np.random.default_rng(0))
+    rows = law.sequences(4_000, 3, np.random.default_rng(0))
     last = 1 + rows[:, 1] % CLUSTERS
     expected = probabilities(law, last).sum(axis=0)
     found = np.bincount(rows[:, 2], minlength=len(expected))
