@@ -15,6 +15,7 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
+from variants import thorough
 
 import tfx_largeout as tlo
 from tfx_largeout import written_whole as module
@@ -224,8 +225,11 @@ def disk(tmp_path):
     subprocess.run(["umount", "--lazy", str(folder)], check=True)  # some of it may be mapped
 
 
+VARIANTS = ("names", "text", "packed")  # of the export and the predictions
+
+
 @pytest.mark.all_cases
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", [*(k for k in WRITERS if k not in VARIANTS), *thorough(*VARIANTS)])
 def test_a_full_disk(kind, disk):
     run = WRITERS[kind](disk)
     before = content(disk)
