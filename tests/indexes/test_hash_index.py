@@ -248,38 +248,6 @@ def test_with_saved_weights_it_goes_on_bit_for_bit(family):
             np.testing.assert_array_equal(one, two)
 
 
-class Holder(keras.layers.Layer):
-    """A kernel with an index, as in heads."""
-
-    def build(self, input_shape):
-        self.index = HashIndex(DWTAHash(4), 2, 5, first_period=3)
-        self.kernel = self.add_weight(shape=(CLASSES, WIDTH), name="kernel")
-        self.index.rebuild(self.kernel)
-
-    def call(self, x):
-        return x @ keras.ops.transpose(self.kernel)
-
-
-def test_weights_are_saved_with_a_model(tmp_path):
-    def model():
-        return keras.Sequential([keras.Input((WIDTH,)), Holder()])
-
-    one, two = model(), model()
-    training = Training(one.layers[0].index, one.layers[0].kernel.value, 3)
-    for _ in range(8):
-        training.step()
-    assert one.count_params() == two.count_params()
-    assert len(one.trainable_weights) == 1  # the kernel
-    one.save_weights(tmp_path / "model.weights.h5")
-    two.load_weights(tmp_path / "model.weights.h5")
-    check_same(two.layers[0].index, state(one.layers[0].index))
-    for each in (one, two):
-        again = Training(each.layers[0].index, each.layers[0].kernel.value, 4)
-        for _ in range(7):
-            again.step()
-    check_same(two.layers[0].index, state(one.layers[0].index))
-
-
 def test_rebuild_after_w_was_assigned():
     kernel = tf.Variable(rows(0))
     index = built_index(kernel, DWTAHash(4), 2, 5)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from losses.candidate_cases import CLASSES, examples_of, random_case
 from losses.test_candidate_losses import LOSSES, make, oracle_of
 from oracles import softmax as oracle
+from variants import thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.losses import SoftmaxCrossentropy
@@ -192,15 +193,23 @@ def targets_of(ids, p, remaining="ignore"):
 
 
 @pytest.mark.all_cases
-@pytest.mark.parametrize("name", ["dense", "all", "candidates"])
-@pytest.mark.parametrize(("mass", "smoothing"), [(1.0, 0.0), (0.7, 0.0), (0.7, 0.1)])
+@pytest.mark.parametrize(
+    ("name", "mass", "smoothing"),
+    [
+        ("dense", 0.7, 0.1),
+        ("all", 0.7, 0.0),
+        ("candidates", 1.0, 0.0),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in [("dense", 0.7, 0.0), ("dense", 1.0, 0.0), ("all", 0.7, 0.1)]
+        ),
+    ],
+)
 def test_steps_are_those_of_kerass_loss_of_dense_targets(name, mass, smoothing):
     x, ids, p = problem(mass=mass)
     full = keras.layers.Dense(CLASSES)
     theirs = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
     if name == "candidates":
-        if mass < 1:
-            return
         sampler = tlo.samplers.Uniform(CLASSES)
         head, loss = (
             tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowAdam(0.05)),
@@ -263,7 +272,9 @@ def test_every_way_through_fit_trains_alike_with_sample_weights():
     kernels = []
     for way in ways_of_fit(x, ids, p, w).values():
         head = head_of()
-        model = model_with(head, SoftmaxCrossentropy(), weighted_metrics=["accuracy"])
+        model = model_with(
+            head, SoftmaxCrossentropy(), weighted_metrics=["accuracy"], run_eagerly=True
+        )
         way(model)
         kernels.append(head.kernel.numpy())
         before = head_of().kernel.numpy()
@@ -290,6 +301,7 @@ def test_a_sequence_with_a_mask_validation_split_and_one_of_several_outputs():
         "sgd",
         loss={head.name: SoftmaxCrossentropy() for head in heads},
         metrics={"soft": ["accuracy"], "hard": [tlo.metrics.PrecisionAtK(1)]},
+        run_eagerly=True,
     )
     y = {"soft": (ids, p), "hard": ids[..., 0]}
     model.fit(x, y, validation_split=0.5, epochs=2, verbose=0)
@@ -321,7 +333,7 @@ def test_with_class_weights_and_an_ignored_class(training):
     np.testing.assert_allclose(same, SoftmaxCrossentropy()((IDS, P), head(X)), rtol=1e-6)
 
 
-@pytest.mark.parametrize("accumulate", [None, 2])
+@pytest.mark.parametrize("accumulate", [*thorough(None), 2])
 def test_one_probability_of_1_is_a_hard_label_bit_for_bit(accumulate):
     kernels = []
     for y in (IDS[:, 0], (IDS[:, :1], np.ones((N, 1), "float32")), (IDS[:, 0], np.ones(N))):

@@ -34,6 +34,7 @@ def test_the_penalty_and_the_smoothing_are_those_of_the_formula(training, penalt
     np.testing.assert_allclose(value, oracle(head(X), Y, penalty, smoothing), rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_penalty_pulls_log_z_to_zero_in_training():
     ends = []
     for penalty in (0.0, 1.0):

@@ -417,8 +417,8 @@ def test_sample_weights_may_change_their_rank(case):
         for w in (weights, weights[:, np.newaxis], weights)
     ]
     np.testing.assert_allclose(values, values[0], rtol=1e-6)
-    case.fit(sample_weight=weights, graph=True)
-    case.fit(sample_weight=weights[:, np.newaxis], graph=True)
+    for w in (weights, weights[:, np.newaxis]):
+        model.fit(case.x, case.y, sample_weight=w, verbose=0)
 
 
 @rows(first_of_a_class)

@@ -177,7 +177,7 @@ def test_other_dtypes(dtype):
 
 
 @pytest.mark.parametrize(
-    "loss", ["ComplementarySum", *thorough("ImportanceSampling", "SampledSoftmax")]
+    "loss", thorough("ComplementarySum", "ImportanceSampling", "SampledSoftmax")
 )
 def test_a_model_learns_and_goes_on_bit_for_bit_when_loaded(loss, tmp_path):
     keras.utils.set_random_seed(2)

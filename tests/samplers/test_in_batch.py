@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from oracles import samplers as oracle
 from samplers.drawing import labels_of, zipf_batches
+from variants import thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.indexes import InvertedMultiIndex
@@ -83,7 +84,7 @@ def data(number=256):
     return x, np.argmax(np.roll(x, 1, axis=1), axis=1)
 
 
-@pytest.mark.parametrize("queue", [0, 2])
+@pytest.mark.parametrize("queue", [*thorough(0), 2])
 def test_a_head_trains_counts_and_goes_on_from_a_file(tmp_path, queue):
     keras.utils.set_random_seed(1)
     model, (x, y) = model_of(InBatch(queue)), data()
