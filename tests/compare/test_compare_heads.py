@@ -48,7 +48,7 @@ def test_matrices_of_scipy(tmp_path):
     y = sparse.csr_matrix((np.ones(len(Y)), (rows, Y)), [len(Y), CLASSES])
     inputs = keras.Input([WIDTH], sparse=True)
     model = keras.Model(inputs, keras.layers.Dense(CLASSES)(tlo.layers.SparseDense(4)(inputs)))
-    model.compile("sgd", tlo.losses.SoftmaxCrossentropy())
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), run_eagerly=True)
 
     def head(num_classes):
         return tlo.heads.DenseHead(num_classes), tlo.losses.SoftmaxCrossentropy()
@@ -108,7 +108,9 @@ def test_heads_by_name_and_by_function(tmp_path):
         "wrong": lambda num_classes: num_classes,
         "smaller": lambda num_classes: tlo.heads.DenseHead(num_classes - 1),
     }
-    comparison = tlo.compare_heads(make_model(), (X, Y), (X, Y), heads, output=tmp_path, **SHORT)
+    comparison = tlo.compare_heads(
+        make_model(), (X, Y), (X, Y), heads, batch_size=96, output=tmp_path, **SHORT
+    )
     *good, wrong, smaller = comparison.rows
     assert [row.status for row in good] == ["done"] * 5
     assert "'wrong' must return (head, loss), or a head; got 40" in wrong.error
@@ -205,7 +207,7 @@ def test_labels_are_counted_as_what_they_are(labels, counts):
 
 def test_the_model_as_it_is_may_have_other_labels(tmp_path):
     model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(40, "softmax")])
-    model.compile("sgd", "categorical_crossentropy")
+    model.compile("sgd", "categorical_crossentropy", run_eagerly=True)
     data = (X, np.eye(40)[Y])
     done = tlo.compare_heads(model, data, data, ["dense"], output=tmp_path / "run", **SHORT)
     assert done.rows[0].status == "done"
