@@ -102,7 +102,7 @@ def test_alone_data_parallel_is_the_inner_optimizer():
     for wrap in (lambda optimizer: optimizer, tlo.distribute.DataParallel):
         keras.utils.set_random_seed(3)
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
-        model.compile(wrap(keras.optimizers.Adam(0.1, clipnorm=0.1)), "mse")
+        model.compile(wrap(keras.optimizers.Adam(0.1, clipnorm=0.1)), "mse", run_eagerly=True)
         model.fit(np.ones([8, 3]), np.ones([8, 2]), epochs=3, batch_size=3, verbose=0)
         weights.append(model.get_weights())
         assert int(model.optimizer.iterations) == 9
@@ -112,7 +112,8 @@ def test_alone_data_parallel_is_the_inner_optimizer():
 
 def test_a_model_with_data_parallel_is_saved_and_goes_on(tmp_path):
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
-    model.compile(tlo.distribute.DataParallel(keras.optimizers.Adam(0.1), check_every=7), "mse")
+    optimizer = tlo.distribute.DataParallel(keras.optimizers.Adam(0.1), check_every=7)
+    model.compile(optimizer, "mse", run_eagerly=True)
     x, y = np.ones([8, 3]), np.ones([8, 2])
     model.fit(x, y, verbose=0)
     model.save(tmp_path / "model.keras")
