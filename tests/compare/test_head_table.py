@@ -14,8 +14,8 @@ from tfx_largeout.metrics import PrecisionAtK
 NUM_CLASSES = 40
 
 
-def train(row, **options):
-    """Trains a small model with a head of the table; returns P@1."""
+def build(row, **options):
+    """A head of the table and its loss."""
     options = dict(row.options) | options
     few = {"num_sampled": 10, "num_found": 10, "top_k": 5, "hashes_per_table": 3}
     options |= {name: value for name, value in few.items() if name in options}
@@ -23,7 +23,12 @@ def train(row, **options):
         options["head_learning_rate"] = 1.0  # the default is for thousands of times more classes
     counts = np.arange(NUM_CLASSES)[::-1]  # the last class has no example
     options = fitted(options, row.default_options, NUM_CLASSES)
-    head, loss = row.make(HeadBuilder(NUM_CLASSES, counts, seed=1, options=options))
+    return row.make(HeadBuilder(NUM_CLASSES, counts, seed=1, options=options))
+
+
+def train(row):
+    """Trains a small model with a head of the table; returns P@1."""
+    head, loss = build(row)
     model = keras.Sequential([keras.Input([4]), keras.layers.Dense(8), head])
     model.compile(keras.optimizers.Adam(0.05), loss=loss, metrics=[PrecisionAtK(1)])
     x = np.random.default_rng(0).normal(size=[32, 4]).astype(np.float32)
@@ -38,17 +43,31 @@ def test_each_row_builds_a_head_and_a_loss_that_train(row):
     assert train(row) > 0.15  # chance: 0.03
 
 
+def assert_has_a_loss(head, loss):
+    hidden = np.random.default_rng(0).normal(size=[3, 8]).astype("float32")
+    assert np.isfinite(loss(np.arange(3)[:, np.newaxis], head(hidden, training=True)))
+
+
 @pytest.mark.parametrize(
     ("sampler", "name"),
     product(["log_uniform", "uniform", "unigram"], ["tf_nce", "complementary_sum"]),
 )
 def test_each_sampler_is_built(name, sampler):
-    assert train(head_row(name), sampler=sampler) > 0.15
+    head, loss = build(head_row(name), sampler=sampler)
+    assert_has_a_loss(head, loss)
+    if name == "tf_nce":
+        assert head.sampler == {"unigram": "fixed_unigram"}.get(sampler, sampler)
+    else:
+        assert type(head.sampler).__name__.lower() == sampler.replace("_", "")
 
 
 @cases_of("hash_family", HASH_FAMILIES)
 def test_each_hash_family_is_built(hash_family):
-    assert train(head_row("lsh_embedding"), hash_family=hash_family) > 0.15
+    head, loss = build(head_row("lsh_embedding"), hash_family=hash_family)
+    assert_has_a_loss(head, loss)
+    assert type(head.index.family) is HASH_FAMILIES[hash_family]
+    by_products = hash_family == "inner_product"
+    assert head.index.similarity == ("inner_product" if by_products else "angle")
 
 
 def test_names_are_unique_and_unknown_names_refused():
