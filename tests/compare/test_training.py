@@ -72,7 +72,10 @@ class Optimizers(list):
 
 @pytest.mark.all_cases
 @pytest.mark.parametrize("head", ["full_softmax", "complementary_sum"])
-@pytest.mark.parametrize(("schedule", "last"), [("linear", 0.02), ("constant", 1.0)])
+@pytest.mark.parametrize(
+    ("schedule", "last"),
+    [("linear", 0.02), pytest.param("constant", 1.0, marks=pytest.mark.thorough)],
+)
 def test_rates_fall_by_the_schedule(tiny_data, tmp_path, monkeypatch, head, schedule, last):
     optimizers = Optimizers(monkeypatch)
     few = {"num_sampled": 20, "neighbors": "no"} if head == "complementary_sum" else {}
@@ -88,8 +91,10 @@ def test_rates_fall_by_the_schedule(tiny_data, tmp_path, monkeypatch, head, sche
         assert float(optimizer.learning_rate) == pytest.approx(last * rate)
 
 
-@pytest.mark.all_cases
-@pytest.mark.parametrize(("classes", "least", "most"), [(200, 0.15, 0.4), (3, 0.3, 0.4)])
+@pytest.mark.parametrize(
+    ("classes", "least", "most"),
+    [pytest.param(200, 0.15, 0.4, marks=pytest.mark.thorough), (3, 0.3, 0.4)],
+)
 def test_a_head_and_nearest_neighbors_together(tiny_data, tmp_path, classes, least, most):
     settings = settings_for(tiny_data, "complementary_sum", num_sampled=2, neighbors="yes")
     training = TrainingSettings(None, 4, 1, batch_size=64, hidden=16, dropout=0.0)
