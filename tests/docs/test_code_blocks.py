@@ -114,12 +114,12 @@ def own_model(code):
         sampler = tlo.samplers.LogUniform(50)
         head = tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowSGD(0.1))
         model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
-        model.compile("adam", tlo.losses.ComplementarySum())
+        model.compile("adam", tlo.losses.ComplementarySum(), run_eagerly=True)
         return model
     inputs = keras.Input([FEATURES], sparse=True)
     hidden = tlo.layers.SparseDense(WIDTH)(inputs)
     model = keras.Model(inputs, tlo.heads.DenseHead(CLASSES)(hidden))
-    model.compile("adam", tlo.losses.SoftmaxCrossentropy())
+    model.compile("adam", tlo.losses.SoftmaxCrossentropy(), run_eagerly=True)
     return model
 
 
