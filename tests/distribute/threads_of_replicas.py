@@ -18,7 +18,6 @@ import training
 import tfx_largeout as tlo
 from tfx_largeout.distribute.workers import ALONE
 
-SIZES = ((2, 2), (4, 2))  # workers, groups
 WEIGHTS = np.linspace(0.5, 1.5, 9).astype("float32")
 WEIGHTS[4] = 0
 
@@ -56,32 +55,31 @@ def step_of(workers, make, loss, parts=None, weights=WEIGHTS):
     }
 
 
-def compare(make, loss, sizes=SIZES):
+def compare(make, loss, size=4, groups=2):
     expected = step_of(ALONE, make, loss)
-    for size, groups in sizes:
-        parts = np.split(np.arange(9), [2, 6, 6][: size - 1])
-        run = functools.partial(step_of, make=make, loss=loss, parts=parts)
-        steps = threads.on_all(run, size, groups)
-        members = size // groups
-        for step in steps:
-            assert isinstance(step, dict), step
-        scalars = np.mean([step["scalars"] for step in steps], axis=0)
-        assert_close(scalars, expected["scalars"], (size, groups, "scalars"))
-        for rank, step in enumerate(steps):
-            for name, of_one in expected.items():
-                if name == "scalars":
-                    continue
-                if name == "h":
-                    of_one = size * of_one[parts[rank]]
-                elif name not in ("loss", "evaluated"):  # by class, and the same in each group
-                    np.testing.assert_array_equal(step[name], steps[rank % members][name])
-                    of_one = of_one[rank % members :: members]
-                assert_close(step[name], of_one, (size, groups, name))
+    parts = np.split(np.arange(9), [2, 6, 6][: size - 1])
+    run = functools.partial(step_of, make=make, loss=loss, parts=parts)
+    steps = threads.on_all(run, size, groups)
+    members = size // groups
+    for step in steps:
+        assert isinstance(step, dict), step
+    scalars = np.mean([step["scalars"] for step in steps], axis=0)
+    assert_close(scalars, expected["scalars"], "scalars")
+    for rank, step in enumerate(steps):
+        for name, of_one in expected.items():
+            if name == "scalars":
+                continue
+            if name == "h":
+                of_one = size * of_one[parts[rank]]
+            elif name not in ("loss", "evaluated"):  # by class, and the same in each group
+                np.testing.assert_array_equal(step[name], steps[rank % members][name])
+                of_one = of_one[rank % members :: members]
+            assert_close(step[name], of_one, name)
 
 
 def assert_close(got, expected, what):
     scale = 2e-6 * max(np.abs(expected).max(initial=0), 1)
-    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=scale, err_msg=str(what))
+    np.testing.assert_allclose(got, expected, rtol=2e-6, atol=scale, err_msg=what)
 
 
 LOSS = tlo.losses.ComplementarySum()
@@ -100,22 +98,14 @@ def check_sampled_softmax():
     compare(HEADS["sampled"], LOSS)
 
 
+@pytest.mark.thorough
+def check_sampled_softmax_of_two_workers():
+    compare(HEADS["sampled"], LOSS, size=2)
+
+
 def check_groups_without_examples():
-    """Of the last batch of an epoch: one example; the other group has two that are filled up."""
-    weights = np.array([0.5] + 8 * [-0.0], "float32")
-    expected = step_of(ALONE, training.sampled, LOSS, [np.arange(1)], weights)
-    for parts in ([[0], [3], [4], [5]], [[0], [], [], []]):
-        parts = [np.array(part, int) for part in parts]
-        run = functools.partial(
-            step_of, make=training.sampled, loss=LOSS, parts=parts, weights=weights
-        )
-        for rank, step in enumerate(threads.on_all(run, 4, 2)):
-            assert isinstance(step, dict), step
-            for name in ("loss", "evaluated"):
-                assert_close(step[name], expected[name], name)
-            for name in ("kernel", "bias", "slot 0"):
-                assert_close(step[name], expected[name][rank % 2 :: 2], name)
-            assert np.any(step["h"]) == (rank == 0)
+    """Of the last batch of an epoch: one example."""
+    compare_one_example([[0], [], [], []])
 
     def best(workers):
         head = training.sampled()
@@ -127,11 +117,31 @@ def check_groups_without_examples():
 
 
 @pytest.mark.thorough
+def check_groups_that_are_filled_up():
+    compare_one_example([[0], [3], [4], [5]])
+
+
+def compare_one_example(parts):
+    """Only example 0 has a weight."""
+    weights = np.array([0.5] + 8 * [-0.0], "float32")
+    expected = step_of(ALONE, training.sampled, LOSS, [np.arange(1)], weights)
+    parts = [np.array(part, int) for part in parts]
+    run = functools.partial(step_of, make=training.sampled, loss=LOSS, parts=parts, weights=weights)
+    for rank, step in enumerate(threads.on_all(run, 4, 2)):
+        assert isinstance(step, dict), step
+        for name in ("loss", "evaluated"):
+            assert_close(step[name], expected[name], name)
+        for name in ("kernel", "bias", "slot 0"):
+            assert_close(step[name], expected[name][rank % 2 :: 2], name)
+        assert np.any(step["h"]) == (rank == 0)
+
+
+@pytest.mark.thorough
 def check_exact_softmax():
     loss = tlo.losses.SoftmaxCrossentropy(label_smoothing=0.2)
-    compare(training.exact, loss, [(4, 2)])
+    compare(training.exact, loss)
     whole = functools.partial(training.exact, num_selected=training.CLASSES)
-    compare(whole, loss, [(4, 2)])
+    compare(whole, loss)
 
 
 def cosines(kind, *arguments, **options):
@@ -143,11 +153,11 @@ def cosines(kind, *arguments, **options):
 @pytest.mark.thorough
 def check_learned_scalars():
     """Log Z of NCE, and the scale of cosines."""
-    compare(HEADS["sampled"], tlo.losses.NoiseContrastive("learned"), [(4, 2)])
+    compare(HEADS["sampled"], tlo.losses.NoiseContrastive("learned"))
     sampled = functools.partial(cosines, tlo.heads.SampledHead, tlo.samplers.LogUniform(40))
-    compare(sampled, tlo.losses.SampledSoftmax(cosine_margin=0.1), [(4, 2)])
+    compare(sampled, tlo.losses.SampledSoftmax(cosine_margin=0.1))
     exact = functools.partial(cosines, tlo.heads.ExactSoftmaxHead, backward="all")
-    compare(exact, tlo.losses.SoftmaxCrossentropy(cosine_margin=0.1), [(4, 2)])
+    compare(exact, tlo.losses.SoftmaxCrossentropy(cosine_margin=0.1))
 
 
 def check_starts_and_rows_that_differ():
@@ -219,13 +229,13 @@ def check_bfloat16_on_the_wire():
 @pytest.mark.thorough
 def check_heads():
     for make in HEADS.values():
-        compare(make, tlo.losses.BlackOut(), [(4, 4)])
+        compare(make, tlo.losses.BlackOut(), groups=4)
 
 
 @pytest.mark.thorough
 def check_losses():
     for name in ("black_out", "importance_sampling", "active_set", "ranking"):
-        compare(HEADS["sampled"], training.LOSSES[name](), [(4, 2)])
+        compare(HEADS["sampled"], training.LOSSES[name]())
 
 
 if __name__ == "__main__":
