@@ -17,19 +17,21 @@ from tfx_largeout.hessian_free import Trainer
 X, Y = classes_data(60)
 
 
-def fitted(called, epochs=4, validation=True, **arguments):
+def fitted(called, epochs=4):
     model = dense_model(sparse_softmax())
     model.compile(loss=sparse_softmax(), metrics=["accuracy"])
-    validation_data = (X[:20], Y[:20]) if validation else None
+    validation_data = (X[:20], Y[:20])
     history = Trainer().fit(
-        model, X, Y, epochs=epochs, callbacks=called, validation_data=validation_data,
-        verbose=0, **arguments,
-    )  # fmt: skip
+        model, X, Y, epochs=epochs, callbacks=called, validation_data=validation_data, verbose=0
+    )
     return model, history
 
 
-def test_hooks_are_called_once_an_iteration():
-    calls = []
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Folder, calls of hooks, model and history of a fit with several callbacks."""
+    keras.utils.set_random_seed(7)
+    folder, calls = tmp_path_factory.mktemp("run"), []
 
     class Spy(callbacks.Callback):
         def __getattribute__(self, name):
@@ -37,19 +39,31 @@ def test_hooks_are_called_once_an_iteration():
                 return lambda *arguments, **named: calls.append(name)
             return super().__getattribute__(name)
 
-    _, history = fitted([Spy()], epochs=2)
+    called = [
+        Spy(),
+        callbacks.TensorBoard(folder, histogram_freq=1),
+        callbacks.CSVLogger(folder / "log.csv"),
+        callbacks.TerminateOnNaN(),
+        callbacks.ModelCheckpoint(
+            folder / "best.keras", "line_search_loss", mode="min", save_best_only=True
+        ),
+    ]
+    return folder, calls, *fitted(called)
+
+
+def test_hooks_are_called_once_an_iteration(run):
+    _, calls, _, history = run
     epoch = ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end"]
     test = ["on_test_begin", "on_test_batch_begin", "on_test_batch_end", "on_test_end"]
-    assert calls == ["on_train_begin", *(epoch + test + ["on_epoch_end"]) * 2, "on_train_end"]
+    assert calls == ["on_train_begin", *(epoch + test + ["on_epoch_end"]) * 4, "on_train_end"]
     assert isinstance(history, callbacks.History)
-    assert history.epoch == [0, 1]
-    assert history.params["epochs"] == 2
+    assert history.epoch == [0, 1, 2, 3]
+    assert history.params["epochs"] == 4
 
 
-def test_tensorboard(tmp_path):
-    fitted([callbacks.TensorBoard(tmp_path, histogram_freq=1)])
+def test_tensorboard(run):
     tags = {}
-    for path in tmp_path.glob("*/events.out.*"):
+    for path in run[0].glob("*/events.out.*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
                 tags.setdefault((path.parent.name, value.tag), []).append(event.step)
@@ -66,43 +80,27 @@ def test_early_stopping_restores_the_best_weights():
     assert model.evaluate(X[:20], Y[:20], verbose=0)[0] == pytest.approx(best, rel=1e-5)
 
 
-def test_checkpoints_load_and_go_on(tmp_path):
-    path = tmp_path / "best.keras"
-    checkpoint = callbacks.ModelCheckpoint(
-        path, "line_search_loss", mode="min", save_best_only=True
-    )
-    model, history = fitted([checkpoint])
-    loaded = keras.models.load_model(path)
+def test_checkpoints_load_and_go_on(run):
+    folder, _, model, history = run
+    loaded = keras.models.load_model(folder / "best.keras")
     np.testing.assert_allclose(loaded.predict(X, verbose=0), model.predict(X, verbose=0), 1e-5)
     again = Trainer().fit(loaded, X, Y, verbose=0).history
     assert again["line_search_loss"][0] <= history.history["line_search_loss"][-1]
 
 
-def test_reducing_the_learning_rate_shortens_the_steps():
+def test_a_lower_learning_rate_shortens_the_steps():
+    schedule = callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2 ** (epoch == 1))
     reduce = callbacks.ReduceLROnPlateau(
         "val_loss", factor=0.25, patience=1, min_delta=1e9, min_lr=0
     )
-    _, history = fitted([reduce], epochs=4)
-    sizes = history.history["step_size"]
-    assert sizes[:2] == [1, 1]
-    assert sizes[2] <= 0.25 and sizes[3] <= 0.25**2
-    np.testing.assert_allclose(
-        history.history["learning_rate"], 0.001 * 0.25 ** np.array([0, 0, 1, 2]), rtol=1e-5
-    )
+    _, history = fitted([schedule, reduce])
+    sizes, shares = history.history["step_size"], np.array([1, 1 / 2, 1 / 8, 1 / 32])
+    assert sizes[0] == 1 and np.all(sizes <= shares * (1 + 1e-6))
+    np.testing.assert_allclose(history.history["learning_rate"], 0.001 * shares, rtol=1e-5)
 
 
-def test_a_schedule_of_learning_rates_does_too():
-    schedule = callbacks.LearningRateScheduler(lambda epoch, rate: 0.001 / (1 + epoch))
-    _, history = fitted([schedule], epochs=3)
-    sizes = np.array(history.history["step_size"])
-    np.testing.assert_array_less(sizes, np.array([1, 0.5, 1 / 3]) + 1e-6)
-    np.testing.assert_allclose(sizes[0], 1)
-
-
-def test_csv_logger_and_terminate_on_nan(tmp_path):
-    path = tmp_path / "log.csv"
-    fitted([callbacks.CSVLogger(path), callbacks.TerminateOnNaN()], validation=False)
-    rows = list(csv.DictReader(path.open()))
+def test_csv_logger_and_terminate_on_nan(run):
+    rows = list(csv.DictReader((run[0] / "log.csv").open()))
     assert [row["epoch"] for row in rows] == ["0", "1", "2", "3"]
     assert float(rows[0]["damping"]) == 1
 
