@@ -66,7 +66,6 @@ WAITS = {
 }
 
 ROWS = {row.name: row for row in HEADS if not row.name.endswith("_smoothed") and not row.is_tied}
-every_head = cases_of("name", list(ROWS))
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +102,8 @@ def graphs(name):
     }
 
 
-@every_head
-def test_nothing_is_left_to_the_host_but_what_is_named(name):
+@cases_of("name", list(ROWS))
+def test_nothing_is_left_to_the_host_but_what_is_named_and_waits_are_few(name):
     for graph in graphs(name).values():
         nodes, variables = host_nodes(graph), host_variables(graph)
         assert all(variable.shapes == (tf.TensorShape([]),) for variable in variables)
@@ -112,6 +111,8 @@ def test_nothing_is_left_to_the_host_but_what_is_named(name):
         assert [node for node in nodes if (node.place, node.op) not in ON_HOST] == []
         for node in nodes:
             assert not any(CLASSES in (shape.dims or []) for shape in node.shapes), node
+    waits = count_waits(graphs(name)["training"])
+    assert {kind: n for kind, n in waits.items() if n > WAITS[name].get(kind, 0)} == {}
 
 
 @pytest.mark.thorough
@@ -122,12 +123,6 @@ def test_what_is_named_is_there():
     assert set(ON_HOST) <= found
     graphs_of_index = graphs("sampled_index")
     assert any(host_variables(graph) for graph in graphs_of_index.values())
-
-
-@every_head
-def test_a_step_waits_no_more_often(name):
-    waits = count_waits(graphs(name)["training"])
-    assert {kind: n for kind, n in waits.items() if n > WAITS[name].get(kind, 0)} == {}
 
 
 @cases_of("row", samplers_table.SAMPLERS)
