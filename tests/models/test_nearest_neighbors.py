@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from variants import product, thorough
+from variants import each_once, product, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.layers.top_k import output_of_model
@@ -72,20 +72,20 @@ def sparse_batches(x, y, size=16):
 
 
 @pytest.mark.all_cases
-@pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(
-    ("weight", "feature_weight", "floor"), [(0.3, 0.3, 0.003), (0.0, 1.0, 0.5), (0.6, 0.1, None)]
+    ("sparse", "weights", "floor"),
+    each_once([False, True], [(0.3, 0.3), (0.0, 1.0), (0.6, 0.1)], [0.003, 0.5, None]),
 )
-def test_neighbors_by_features_as_well(sparse, weight, feature_weight, floor, monkeypatch):
+def test_neighbors_by_features_as_well(sparse, weights, floor, monkeypatch):
     monkeypatch.setattr("tfx_largeout.models.example_vectors._BLOCK_ELEMENTS", 4 * EXAMPLES)
     model, (x, y) = a_model(sparse=sparse), some_examples()
     queries = np.random.default_rng(1).normal(size=(9, WIDTH)).astype("float32")
     x[x < 0], queries[queries < 0], queries[3] = 0, 0, 0  # one query has no features
-    both = tlo.NearestNeighborModel(model, 5, 7, 0.2, weight, feature_weight, floor)
+    both = tlo.NearestNeighborModel(model, 5, 7, 0.2, *weights, floor)
     both.adapt((sparse_batches if sparse else batches)(x, y))
     given = tf.sparse.from_dense(queries) if sparse else tf.constant(queries)
     scores, ids = both(given)
-    p = expected(model, x, y.to_list(), queries, 7, 0.2, weight, feature_weight, 100, floor)
+    p = expected(model, x, y.to_list(), queries, 7, 0.2, *weights, 100, floor)
     np.testing.assert_allclose(scores, np.take_along_axis(p, ids.numpy(), axis=1), rtol=2e-5)
     np.testing.assert_allclose(scores, -np.sort(-p, axis=1)[:, :5], rtol=2e-5)
 
@@ -238,7 +238,7 @@ def test_numbers_that_are_ids_are_not_rounded_by_a_policy():
     x, y = np.arange(256, 276, dtype="float32")[:, None], np.arange(20)
     both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=1.0)
     both.adapt([(x, y)])
-    np.testing.assert_array_equal(both.predict(x, verbose=0)[1][:, 0], y)
+    np.testing.assert_array_equal(both(x)[1][:, 0], y)
 
 
 def test_sparse_features_with_a_policy():
@@ -246,7 +246,7 @@ def test_sparse_features_with_a_policy():
     model, (x, y) = a_model(sparse=True), some_examples()
     both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=0.0, feature_weight=1.0)
     both.adapt(sparse_batches(x, y))
-    ids = both.predict(sparse_batches(x, y), verbose=0)[1][:, 0]
+    ids = both(tf.sparse.from_dense(x))[1][:, 0]
     np.testing.assert_array_equal(ids, [min(labels) for labels in y.to_list()])
 
 
@@ -257,7 +257,7 @@ def test_weights_whose_sum_is_rounded(weights):
     both = tlo.NearestNeighborModel(model, 3, 4, 0.1, *weights)
     assert (both.weight, both.feature_weight) == weights
     both.adapt(batches(x, y))
-    scores, _ = both.predict(x, verbose=0)
+    scores, _ = both(x)
     s = expected(model, x, y.to_list(), x, 4, 0.1, *weights, 100)
     np.testing.assert_allclose(scores, -np.sort(-s, axis=1)[:, :3], rtol=2e-5, atol=1e-6)
     with pytest.raises(ValueError, match="feature_weight must be at most 1 - weight"):
@@ -284,7 +284,7 @@ def test_scores_are_those_of_the_formula(k, n, temperature, weight):
     queries = np.random.default_rng(1).normal(size=(9, WIDTH)).astype("float32")
     both = tlo.NearestNeighborModel(model, k, n, temperature, weight)
     both.adapt(batches(x, y))
-    scores, ids = both.predict(queries, verbose=0)
+    scores, ids = (np.asarray(of) for of in both(queries))
     p = expected(model, x, y.to_list(), queries, n, temperature, weight, 0, max(k, 100))
     there = np.take_along_axis(p, np.maximum(ids, 0), axis=1)
     found = scores > 0  # with softmax weight 0, classes beyond neighbors are equally bad
@@ -300,7 +300,7 @@ def test_labels_of_the_nearest_come_first_and_ties_by_lower_id():
     y = tf.ragged.constant([[7, 3], [9], [4], [5], [6], [8]], tf.int64)
     both = tlo.NearestNeighborModel(model, 2, num_neighbors=1, weight=1.0, floor=None)
     both.adapt(batches(x, y))
-    scores, ids = both.predict(x[:1], verbose=0)
+    scores, ids = both(x[:1])
     np.testing.assert_array_equal(ids, [[3, 7]])
     np.testing.assert_allclose(scores, [[6 / 7, 6 / 7]], rtol=1e-5)
 
@@ -339,7 +339,7 @@ def test_a_sequence_head_and_a_factored_head():
     y = rng.integers(0, CLASSES, (8, 3))
     both = tlo.NearestNeighborModel(model, 1, num_neighbors=1, weight=1.0, floor=None)
     both.adapt([(x, y)])
-    scores, ids = both.predict(x, verbose=0)
+    scores, ids = both(x)
     assert both.stored == {"label_splits": (25,), "labels": (24,), "hidden": (24, 5)}
     np.testing.assert_array_equal(ids[:, :, 0], y)
     np.testing.assert_allclose(scores, np.ones([8, 3, 1]), rtol=1e-5)
@@ -401,10 +401,10 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="at least one example"):
         both.adapt([])
     both.adapt(batches(x, y))
-    scores = both.predict(x, verbose=0)[0]
+    scores = both(x)[0]
     with pytest.raises(ValueError, match="as many examples"):
         both.adapt(batches(x[:5], y[:5]))
-    np.testing.assert_array_equal(both.predict(x, verbose=0)[0], scores)
+    np.testing.assert_array_equal(both(x)[0], scores)
     with pytest.raises(ValueError, match="k must be at most num_classes=150"):
         tlo.NearestNeighborModel(model, 151).adapt(batches(x, y))
     dense = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(4)])

@@ -34,12 +34,12 @@ def data(classes=CLASSES):
 
 
 def trained(head, loss, optimizer="adam", steps=3, **compiled):
-    """A model that has taken some steps in graphs."""
+    """A model that has taken some steps."""
     keras.utils.set_random_seed(1)
     x, labels = data()
     layers = [keras.layers.Dense(WIDTH, activation="tanh", name="trunk"), keras.layers.Dropout(0.1)]
     model = keras.Sequential([keras.Input([FEATURES]), *layers, head])
-    model.compile(optimizer, loss, **compiled)
+    model.compile(optimizer, loss, run_eagerly=True, **compiled)
     model.fit(x, labels, batch_size=EXAMPLES, epochs=steps, verbose=0, shuffle=False)
     return model
 
@@ -345,7 +345,7 @@ def test_rows_of_a_tied_embedding_follow_and_the_tie_stays(tmp_path):
     hidden = keras.layers.GlobalAveragePooling1D()(embedding(inputs))
     head = tlo.heads.TiedSampledHead(embedding, tlo.samplers.Uniform(8), seed=1)
     model = keras.Model(inputs, head(hidden))
-    model.compile(tlo.optimizers.RowAdam(0.1), tlo.losses.SampledSoftmax())
+    model.compile(tlo.optimizers.RowAdam(0.1), tlo.losses.SampledSoftmax(), run_eagerly=True)
     words = np.random.default_rng(0).integers(1, CLASSES, [EXAMPLES, 4])
     model.fit(words, words[:, 0], verbose=0)
     keep = np.array([0, *range(CLASSES - 1, 0, -1)])
