@@ -47,7 +47,6 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.all_cases
 @pytest.mark.parametrize("options", OPTIONS)
 def test_answers_are_those_of_the_plain_loader(options, small_files, tmp_path):
     tlo.export(clustered_model(), tmp_path / "1", K, **options)
