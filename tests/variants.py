@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-ONE_CASE = {"callbacks", "compare", "examples", "heads", "hessian_free", "indexes"}
-ONE_CASE |= {"layers", "metrics", "misuse", "models", "optimizers", "serving"}
+ONE_CASE = {"callbacks", "compare", "examples", "heads", "hessian_free", "indexes", "layers"}
+ONE_CASE |= {"metrics", "misuse", "models", "optimizers", "serving"}
 _MARKED = type(pytest.param(0))  # a case with marks, such as `thorough`
 
 
