@@ -115,6 +115,11 @@ def _cosine_logits(hidden: Any, kernel: Any, bias: Any, scale: float) -> np.ndar
     return scale * softmax.logits(margins.directions(hidden), kernel, bias)
 
 
+def with_bias(row: Row) -> dict[str, bool]:
+    """Arguments for a head with a bias, where it can have one: cosines have none."""
+    return {} if row.logits is _cosine_logits else {"use_bias": True}
+
+
 def _cosine_cross_entropy(
     hidden: Any, kernel: Any, bias: Any, scale: float, labels: Any
 ) -> np.ndarray:
