@@ -12,6 +12,7 @@ from oracles import hierarchical_softmax, margins, softmax, spherical_losses
 
 import tfx_largeout as tlo
 from tfx_largeout.class_trees import equal_clusters, huffman_code_lengths
+from tfx_largeout.heads.self_updating import SelfUpdatingHead
 
 
 def _dense_weights(head: Any) -> tuple[Any, Any]:
@@ -409,15 +410,20 @@ HEADS = [
     ),
 ]
 
-_CLASSES = {row.name: type(row.make_head(50)).__name__ for row in HEADS}
+_CLASSES = {row.name: type(row.make_head(50)) for row in HEADS}
 _FIRST_OF_A_CLASS = {_CLASSES[row.name]: row.name for row in reversed(HEADS)}.values()
 
 
 def class_of(row):
-    """The name of the class of a row's head."""
+    """The class of a row's head."""
     return _CLASSES[row.name]
 
 
 def first_of_a_class(row):
     """Whether no row before has a head of this class, whose code they repeat."""
     return row.name in _FIRST_OF_A_CLASS
+
+
+def kind_of(row):
+    """Who updates the head's weights: for tests of code that all heads of a kind share."""
+    return "tied" if row.is_tied else issubclass(class_of(row), SelfUpdatingHead)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conformance.heads_table import HEADS, first_of_a_class
+from conformance.heads_table import HEADS, first_of_a_class, kind_of
 from oracles import softmax as oracle
 from variants import cases_of, thorough
 
@@ -157,6 +157,7 @@ def test_masked_positions_of_a_sequence_are_left_out():
         np.testing.assert_allclose(values_of(logs), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.each_of("row", kind_of)
 @every_class
 def test_no_step_computes_all_logits(row, monkeypatch):
     computed = []
@@ -166,7 +167,8 @@ def test_no_step_computes_all_logits(row, monkeypatch):
         ask = lambda x: computed.append(len(x)) or x  # noqa: E731
         return tf.ensure_shape(tf.numpy_function(ask, [logits], logits.dtype, False), logits.shape)
 
-    model = model_of(row, metrics=keras_metrics(), weighted_metrics=["accuracy"])
+    metrics = [*keras_metrics(), tlo.metrics.PrecisionAtK(1, during_training=True)]
+    model = model_of(row, metrics=metrics, weighted_metrics=["accuracy", tlo.metrics.ExactLoss()])
     kind = type(model.layers[-1])
     original = kind.flat_logits
     monkeypatch.setattr(kind, "flat_logits", noted)

@@ -204,31 +204,6 @@ def test_during_training_shares_one_pass(run_eagerly, passes):
     assert_all_as_defined(last, model.predict(x, verbose=0), labels)
 
 
-class CountsLogits(DenseHead):
-    """Counts how often its logits are really computed. A graph may prune the count."""
-
-    count = 0
-
-    def logits(self, hidden):
-        def counted(logits):
-            self.count += 1
-            return logits
-
-        logits = super().logits(hidden)
-        seen = tf.numpy_function(counted, [logits], logits.dtype, stateful=False)
-        return tf.ensure_shape(seen, logits.shape)
-
-
-def test_evaluate_never_computes_the_logits():
-    x, labels = make_data()
-    head = CountsLogits(NUM_CLASSES)
-    model = make_model(head=head, weighted_metrics=make_metrics())
-    model.evaluate(x, labels, sample_weight=np.ones(len(x)), verbose=0)
-    assert head.count == 0
-    model.predict(x, verbose=0)
-    assert head.count > 0
-
-
 @eager_and_graph
 def test_weighted_metrics_leave_rows_out(run_eagerly):
     x, labels = make_data()
