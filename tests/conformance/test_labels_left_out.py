@@ -20,7 +20,7 @@ from conformance.test_heads import (
     kernel_of,
     trunk,
 )
-from variants import cases_of, each_once
+from variants import cases_of, each_once, thorough
 
 import tfx_largeout as tlo
 
@@ -92,7 +92,7 @@ def test_a_batch_with_padding_trains_as_the_batch_without_it(row, ignored):
 
 
 @every_class
-@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("run_eagerly", [True, *thorough(False)], ids=["eager", "graph"])
 def test_a_batch_without_any_label_has_a_loss_of_zero_and_moves_nothing(row, run_eagerly):
     x, _ = padded_batch()
     model = new_model(row, run_eagerly=run_eagerly, metrics=[tlo.metrics.PrecisionAtK(1)])
@@ -133,7 +133,7 @@ def test_every_form_of_labels_may_have_rows_without(row):
 
 @every_class
 @pytest.mark.parametrize("several", [False, True], ids=["[B, T]", "[B, T, K]"])
-@pytest.mark.parametrize("run_eagerly", [False, True], ids=["graph", "eager"])
+@pytest.mark.parametrize("run_eagerly", [True, *thorough(False)], ids=["eager", "graph"])
 def test_padded_sequences_train_as_their_positions(row, several, run_eagerly):
     flat, labels = padded_batch()
     x, y = flat.reshape(4, 5, WIDTH), labels.reshape(4, 5)

@@ -172,6 +172,7 @@ def test_a_training_step_reads_each_weight_once(kind):
         assert [op.type for op in handle.consumers()] == ["ReadVariableOp"]
 
 
+@pytest.mark.thorough
 def test_runs_repeat_bit_for_bit():
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(48, 6)).astype("float32"), rng.integers(0, 40, 48)

@@ -47,6 +47,15 @@ def state_of(head):
     return [variable.numpy() for variable in head.state]
 
 
+def stepped_head(**arguments):
+    """A head after two steps, and their loss."""
+    head, loss = FactoredHead(CLASSES, 0.5, **arguments), tlo.losses.TaylorSoftmax()
+    x, labels = data()
+    for part in np.split(np.arange(len(x)), 2):
+        take_step(head, loss, tf.constant(x[part]), labels[part])
+    return head, loss
+
+
 LOSSES = {
     "squared_error": (tlo.losses.SquaredError(), 0.1),
     "spherical_softmax": (tlo.losses.SphericalSoftmax(0.1), 0.2),
@@ -114,18 +123,6 @@ def test_float64_follows_the_oracle():
     assert head.state.v.dtype == "float64"
 
 
-def test_a_head_that_is_called_twice_stays_consistent():
-    x, labels = data()
-    head = FactoredHead(CLASSES, 0.5, kernel_initializer=normal())
-    inputs = keras.Input((WIDTH,))
-    hidden = keras.layers.Dense(WIDTH)(inputs)
-    model = keras.Model(inputs, [head(hidden), head(keras.layers.Dense(WIDTH)(hidden))])
-    model.compile("sgd", [tlo.losses.TaylorSoftmax(), tlo.losses.TaylorSoftmax()])
-    model.fit(x, [labels, labels], batch_size=BATCH, epochs=3, verbose=0)
-    assert int(head.optimizer.iterations) == 3 * 4
-    assert max(head.drift()) < 1e-5
-
-
 def test_a_step_with_two_tapes_takes_each_gradient_at_the_present_weights():
     x, labels = data(BATCH)
     head = FactoredHead(CLASSES, 0.5, kernel_initializer=normal())
@@ -141,43 +138,6 @@ def test_a_step_with_two_tapes_takes_each_gradient_at_the_present_weights():
 
 
 # The learning rate
-
-
-def test_the_learning_rate_can_be_set_by_callbacks():
-    x, labels = data()
-    head = FactoredHead(CLASSES, 0.5)
-    assert head.optimizer.learning_rate == 0.5
-    head.optimizer.learning_rate = 0.25
-    model = model_with(head)
-    seen = []
-
-    def halve(epoch, logs):
-        head.optimizer.learning_rate = float(head.optimizer.learning_rate) / 2
-        seen.append(float(head.optimizer.learning_rate))
-
-    model.fit(
-        x,
-        labels,
-        epochs=2,
-        verbose=0,
-        callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=halve)],
-    )
-    assert seen == [0.125, 0.0625]
-    head.optimizer.learning_rate.assign(0.01)
-    assert float(head.optimizer.learning_rate) == pytest.approx(0.01)
-
-
-def test_a_rate_that_is_set_is_the_rate_of_the_next_step():
-    x, labels = data(BATCH)
-    ends = []
-    for change in (False, True):
-        head = FactoredHead(CLASSES, 0.1 if change else 0.3, kernel_initializer=normal())
-        model = model_with(head)
-        model.predict(x, verbose=0)
-        head.optimizer.learning_rate = 0.3
-        model.train_on_batch(x, labels)
-        ends.append(head.materialize()[0])
-    np.testing.assert_array_equal(*ends)
 
 
 def test_a_schedule_follows_the_steps_of_the_head():
@@ -223,15 +183,11 @@ def test_bad_arguments():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_hidden_activations_that_are_not_finite_are_refused(value):
-    x, labels = data()
-    head = FactoredHead(CLASSES, 0.5)
-    model = keras.Sequential([keras.Input((WIDTH,)), head])
-    model.compile("sgd", tlo.losses.TaylorSoftmax())
-    model.fit(x, labels, verbose=0)
+    (x, labels), (head, loss) = data(), stepped_head()
     before = state_of(head)
     x[3, 2] = value
     with pytest.raises(tf.errors.InvalidArgumentError, match="hidden must be finite"):
-        model.fit(x, labels, verbose=0)
+        loss(labels, head(x, training=True))
     for old, new in zip(before, state_of(head), strict=True):
         np.testing.assert_array_equal(old, new)
 
@@ -253,11 +209,8 @@ def test_a_step_that_diverges_is_refused():
 
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_to_dense_and_set_dense_weights(use_bias):
-    x, labels = data()
-    head = FactoredHead(CLASSES, 0.5, use_bias=use_bias, bias_initializer=normal(2))
-    model = model_with(head)
-    model.fit(x, labels, verbose=0)
-    hidden = model.layers[0](x)
+    head, _ = stepped_head(use_bias=use_bias, bias_initializer=normal(2))
+    hidden, _ = data()
     dense = head.to_dense(activation="relu")
     np.testing.assert_allclose(dense(hidden), np.maximum(head(hidden), 0), rtol=1e-4, atol=1e-6)
     other = FactoredHead(CLASSES, 0.1, use_bias=use_bias)
@@ -269,23 +222,19 @@ def test_to_dense_and_set_dense_weights(use_bias):
 
 def test_logits_of_stale_rows():
     x, labels = data()
-    head = FactoredHead(CLASSES, 0.5, kernel_initializer=normal())
-    model = model_with(head)
+    head, loss = FactoredHead(CLASSES, 0.5, kernel_initializer=normal()), tlo.losses.TaylorSoftmax()
     for _ in range(4):
-        model.fit(x[:BATCH], labels[:BATCH], verbose=0)
+        take_step(head, loss, tf.constant(x[:BATCH]), labels[:BATCH])
         reanchor(head.state)
-    stale = model.predict(x, verbose=0)
-    assert np.count_nonzero(head.state.slot_rows.numpy()) > 1  # predict settles nothing
+    stale = head(x)
+    assert np.count_nonzero(head.state.slot_rows.numpy()) > 1  # a call settles nothing
     kernel, _ = head.materialize()
-    hidden = model.layers[0](x).numpy()
-    np.testing.assert_allclose(stale, hidden @ kernel.T, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(model.predict(x, verbose=0), stale, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(stale, x @ kernel.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head(x), stale, rtol=1e-4, atol=1e-5)
 
 
 def test_refresh_mends_what_has_drifted():
-    head = FactoredHead(CLASSES, 0.5, use_bias=True, kernel_initializer=normal())
-    model = model_with(head)
-    model.fit(*data(), verbose=0)
+    head, _ = stepped_head(use_bias=True, kernel_initializer=normal())
     kernel, bias = head.materialize()
     head.state.gram.assign(1.1 * head.state.gram.value)
     head.state.row_sum.assign(1.1 * head.state.row_sum.value)
@@ -300,19 +249,16 @@ def test_refresh_mends_what_has_drifted():
     np.testing.assert_allclose(head.state.row_sum, whole.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
-def test_evaluation_with_metrics_ranks_as_the_logits_do():
+def test_metrics_rank_as_the_logits_do():
     x, labels = data()
-    head = FactoredHead(CLASSES, 0.5, use_bias=True, kernel_initializer=normal())
-    model = model_with(head, metrics=[tlo.metrics.PrecisionAtK(3), tlo.metrics.ExactLoss()])
-    model.fit(x, labels, epochs=2, verbose=0)
-    values = model.evaluate(x, labels, verbose=0, return_dict=True)
-    logits = model.predict(x, verbose=0)
-    best = np.argsort(-logits, axis=1)[:, :3]
-    assert values["precision_at_3"] == pytest.approx((best == labels[:, None]).sum() / best.size)
-    exact = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, logits)
-    assert values["exact_loss"] == pytest.approx(float(exact), rel=1e-5)
-    _, ids = tlo.top_k_model(model, 3).predict(x, verbose=0)
-    np.testing.assert_array_equal(ids, best)
+    head, _ = stepped_head(use_bias=True, kernel_initializer=normal())
+    y_pred = head(x)
+    best = np.argsort(-y_pred.numpy(), axis=1)[:, :3]
+    precision, loss = tlo.metrics.PrecisionAtK(3)(labels, y_pred), tlo.metrics.ExactLoss()
+    assert float(precision) == pytest.approx((best == labels[:, None]).sum() / best.size)
+    exact = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, y_pred.numpy())
+    assert float(loss(labels, y_pred)) == pytest.approx(float(exact), rel=1e-5)
+    np.testing.assert_array_equal(tlo.TopK(head, 3)(x)[1], best)
 
 
 # Numerical safety

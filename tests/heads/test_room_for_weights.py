@@ -139,7 +139,7 @@ def test_an_optimizer_without_a_configuration_trains():
         (tlo.heads.DenseHead(100), OwnOptimizer(1), tlo.losses.SoftmaxCrossentropy()),
     ):
         model = keras.Sequential([keras.Input([D]), head])
-        model.compile(optimizer, loss, jit_compile=False)
+        model.compile(optimizer, loss, run_eagerly=True)
         model.train_on_batch(np.zeros([2, D], "float32"), np.zeros(2, int))
 
 

@@ -39,7 +39,7 @@ def test_the_labels_of_examples_of_weight_0_do_not_matter(name, optimizer):
     for unseen in (-1, 50):
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input([WIDTH]), HEADS[name](OPTIMIZERS[optimizer]())])
-        model.compile("sgd", LOSSES.get(name, tlo.losses.ComplementarySum)())
+        model.compile("sgd", LOSSES.get(name, tlo.losses.ComplementarySum)(), run_eagerly=True)
         model.train_on_batch(x, first)
         for _ in range(3):
             model.train_on_batch(x, np.array([1, 2, 3, 4, unseen, unseen]), sample_weight=weights)

@@ -20,7 +20,7 @@ def layer_of(**options):
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("ids", [IDS, IDS[0], IDS[:0], IDS.astype("uint8")])
+@pytest.mark.parametrize("ids", [IDS, IDS[0], IDS[:0], IDS.astype("uint8"), IDS.astype("float32")])
 def test_rows_are_those_of_an_embedding(ids, policy):
     layer = layer_of(dtype=policy)
     dense = keras.layers.Embedding(5, 4, dtype=policy)
@@ -28,7 +28,10 @@ def test_rows_are_those_of_an_embedding(ids, policy):
     dense.set_weights(layer.get_weights())
     rows = layer(ids)
     assert rows.dtype == layer.compute_dtype
+    assert layer.get_config().keys() == dense.get_config().keys()
     np.testing.assert_array_equal(tf.cast(rows, "float32"), tf.cast(dense(ids), "float32"))
+    layer.enable_lora(2)
+    np.testing.assert_array_equal(layer(ids), rows)
 
 
 def test_a_gradient_has_one_slice_an_id():
