@@ -329,7 +329,7 @@ def test_singular_values_out_of_range_become_one(method):
 
 
 def test_shapes_that_changed_are_refused_at_restore(tmp_path):
-    model = model_with(FactoredHead(CLASSES, 0.5))
+    model = model_with(FactoredHead(CLASSES, 0.5), run_eagerly=True)
     model.fit(*data(), verbose=0)
     model.save_weights(tmp_path / "model.weights.h5")
     path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))

@@ -87,7 +87,7 @@ def test_a_step_that_may_not_fit_warns(monkeypatch):
 
 def test_state_of_the_models_optimizer_is_refused_by_name(monkeypatch):
     model = keras.Sequential([keras.Input([D]), tlo.heads.DenseHead(C, name="large")])
-    model.compile("adam", tlo.losses.SoftmaxCrossentropy(), jit_compile=False)
+    model.compile("adam", tlo.losses.SoftmaxCrossentropy(), run_eagerly=True)
     having(monkeypatch, 200)
     data = np.zeros([2, D], "float32"), np.zeros(2, int)
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_state_of_the_models_optimizer_is_refused_by_name(monkeypatch):
     ):
         model.fit(*data, verbose=0)
     assert not model.optimizer.built
-    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), jit_compile=False)
+    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(), run_eagerly=True)
     with pytest.warns(RuntimeWarning, match="'large' may not fit"):
         model.fit(*data, verbose=0)
 

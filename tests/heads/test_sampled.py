@@ -81,7 +81,7 @@ def test_with_all_classes_as_candidates_it_is_the_full_softmax(name, eagerly):
 @pytest.mark.parametrize(("name", "per_example"), product(list(OPTIMIZERS), [False, True]))
 def test_only_rows_of_labels_and_candidates_change(name, per_example):
     head = sampled(Uniform(3, per_example=per_example), OPTIMIZERS[name]())
-    model = model_with(head)
+    model = model_with(head, run_eagerly=True)
     before = head.kernel.numpy(), head.bias.numpy()
     labels = normalize_labels(LABELS[:5], CLASSES)
     candidates = head.candidates(tf.constant(X[:5]), labels).ids.numpy()
@@ -174,18 +174,18 @@ def test_explicit_classes_are_there_in_every_step_and_once():
 def test_explicit_classes_make_the_sum_of_all_classes_exact():
     explicit = list(range(0, CLASSES, 2))
     head = sampled(Uniform(CLASSES), RowSGD(1e-9), explicit_classes=explicit)
-    model = model_with(head)
+    model = model_with(head, run_eagerly=True)
     exact = model.evaluate(X, LABELS, verbose=0)
     assert fit(model)["loss"][0] == pytest.approx(exact, rel=1e-5)
 
 
 def test_noise_contrastive_estimation_learns_the_log_partition():
     head = sampled(Uniform(8), initial_log_partition=1.5)
-    model = model_with(head, NoiseContrastive(log_partition="learned"))
+    model = model_with(head, NoiseContrastive(log_partition="learned"), run_eagerly=True)
     assert float(head.gradient_anchor) == 1.5
     fit(model, epochs=1)
     assert float(head.gradient_anchor) != 1.5
-    model = model_with(sampled(Uniform(8)), NoiseContrastive())
+    model = model_with(sampled(Uniform(8)), NoiseContrastive(), run_eagerly=True)
     fit(model, epochs=1)
     assert float(model.layers[-1].gradient_anchor) == 0
 
@@ -222,7 +222,7 @@ def test_without_update_the_gradient_leaves_everything_alone():
 def test_a_schedule_goes_by_the_steps_of_the_head():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([3], [0.5, 0.0001])
     head = sampled(optimizer=RowSGD(schedule))
-    model = model_with(head)
+    model = model_with(head, run_eagerly=True)
     fit(model)  # 4 steps, all at the first rate
     before = head.kernel.numpy()
     fit(model)
@@ -310,7 +310,8 @@ def test_an_optimizer_without_a_rate_of_its_own_goes_with_model_rate_none():
             20, tlo.samplers.Uniform(5), tlo.optimizers.RowAdam(0.1), **options
         )
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(4), head])
-        model.compile(optimizers.MultiOptimizer(parts), tlo.losses.SampledSoftmax())
+        optimizer = optimizers.MultiOptimizer(parts)
+        model.compile(optimizer, tlo.losses.SampledSoftmax(), run_eagerly=True)
         before = head.kernel.numpy()
         model.fit(np.ones((8, 3), "float32"), np.arange(8), verbose=0)
         return np.abs(head.kernel.numpy() - before).max()

@@ -490,17 +490,22 @@ def test_what_another_optimizer_accumulated_is_forgotten():
     for before in (2, 0):
         model = model_of("dense", keras.optimizers.SGD(0.5))
         loss = model.loss
-        model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=4), loss)
+        model.compile(
+            keras.optimizers.SGD(0.0, gradient_accumulation_steps=4), loss, run_eagerly=True
+        )
         for _ in range(before):
             model.train_on_batch(x[:BATCH], y[:BATCH])
-        model.compile(keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), loss)
+        model.compile(
+            keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), loss, run_eagerly=True
+        )
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         models.append(model)
     assert_same(*models)
 
 
 def test_accumulated_gradients_that_a_file_does_not_keep_are_told(tmp_path):
-    model = model_of("exact_all", keras.optimizers.SGD(0.5, gradient_accumulation_steps=4))
+    optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=4)
+    model = model_of("exact_all", optimizer, run_eagerly=True)
     x, y = data()
     for i in range(2):
         model.train_on_batch(x[i * BATCH : (i + 1) * BATCH], y[i * BATCH : (i + 1) * BATCH])

@@ -178,7 +178,7 @@ def no_warning():
 def test_a_step_touches_the_rows_of_inputs_labels_and_candidates_alone(per_example):
     x, y = data()
     model = tied(tlo.samplers.Uniform(4, per_example=per_example), explicit_classes=[7])
-    model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax())
+    model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax(), run_eagerly=True)
     head, before = head_of(model), values_of(model)
     labels = tlo.labels.normalize_labels(y[:3], WORDS)
     drawn = head.candidates(tf.zeros([3, WIDTH]), labels).ids.numpy()
@@ -305,7 +305,7 @@ def test_a_table_in_a_model_within_warns_and_weights_keep_the_tie(tmp_path):
         inner = keras.Model(inputs, trunk(embedding(inputs)))
         head = TiedSampledHead(embedding, tlo.samplers.Uniform(9), name="head")
         model = keras.Model(inputs, head(inner(inputs)))
-        model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax())
+        model.compile(tlo.optimizers.RowAdam(0.01), tlo.losses.SampledSoftmax(), run_eagerly=True)
         return model
 
     model, other = nested(), nested()
@@ -333,7 +333,7 @@ def test_a_probe_looks_and_counts_no_draw():
 def test_a_head_that_is_not_trainable_leaves_the_table_to_the_lookups():
     x, y = data()
     model = tied(tlo.samplers.Uniform(WORDS), trainable=False)
-    model.compile(tlo.optimizers.RowSGD(0.1), tlo.losses.SampledSoftmax())
+    model.compile(tlo.optimizers.RowSGD(0.1), tlo.losses.SampledSoftmax(), run_eagerly=True)
     before = values_of(model)
     model.fit(x[:2], y[:2], verbose=0)
     moved = np.flatnonzero((values_of(model) != before).any(axis=1))
@@ -407,7 +407,7 @@ def test_a_frozen_embedding_and_two_heads_on_one_table():
     x, y = data()
     model = tied_exact(backward="all", use_bias=True)
     model.get_layer("table").trainable = False
-    model.compile("adam", tlo.losses.SoftmaxCrossentropy())
+    model.compile("adam", tlo.losses.SoftmaxCrossentropy(), run_eagerly=True)
     before, bias = values_of(model), head_of(model).bias.numpy()
     model.fit(x, y, verbose=0)
     np.testing.assert_array_equal(values_of(model), before)
