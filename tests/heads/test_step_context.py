@@ -490,14 +490,10 @@ def test_what_another_optimizer_accumulated_is_forgotten():
     for before in (2, 0):
         model = model_of("dense", keras.optimizers.SGD(0.5))
         loss = model.loss
-        model.compile(
-            keras.optimizers.SGD(0.0, gradient_accumulation_steps=4), loss, run_eagerly=True
-        )
+        model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=4), loss)
         for _ in range(before):
             model.train_on_batch(x[:BATCH], y[:BATCH])
-        model.compile(
-            keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), loss, run_eagerly=True
-        )
+        model.compile(keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), loss)
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         models.append(model)
     assert_same(*models)
