@@ -484,16 +484,20 @@ def test_an_inner_gradient_of_compute_loss_is_no_step():
         np.testing.assert_allclose(exact, plain, rtol=1e-4, atol=1e-6)
 
 
-def test_what_another_optimizer_accumulated_is_forgotten():
+@pytest.mark.all_cases
+@pytest.mark.parametrize("run_eagerly", [False, True])  # a graph keeps the other optimizer alive
+def test_what_another_optimizer_accumulated_is_forgotten(run_eagerly):
     x, y = data()
     models = []
     for before in (2, 0):
         model = model_of("dense", keras.optimizers.SGD(0.5))
         loss = model.loss
-        model.compile(keras.optimizers.SGD(0.0, gradient_accumulation_steps=4), loss)
+        optimizer = keras.optimizers.SGD(0.0, gradient_accumulation_steps=4)
+        model.compile(optimizer, loss, run_eagerly=run_eagerly)
         for _ in range(before):
             model.train_on_batch(x[:BATCH], y[:BATCH])
-        model.compile(keras.optimizers.SGD(0.5, gradient_accumulation_steps=2), loss)
+        optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+        model.compile(optimizer, loss, run_eagerly=run_eagerly)
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         models.append(model)
     assert_same(*models)

@@ -104,7 +104,7 @@ class StepContext(keras.constraints.Constraint):
         self._head = head
         self._eager = _Step()
         self._warned: set[str] = set()
-        self._accumulates_for: Any = lambda: None
+        self._accumulates_for: weakref.ref[Any] | None = None
         self.kept = KeptPasses()
         with tf.init_scope():
             # Gradients without a step so far, in custom loops.
@@ -285,8 +285,8 @@ class StepContext(keras.constraints.Constraint):
 
     def _begin_for(self, optimizer: Any) -> None:
         """Drops passes accumulated for another optimizer, such as before a second `compile`."""
-        before, self._accumulates_for = self._accumulates_for(), weakref.ref(optimizer or self)
-        if before is not None and before is not (optimizer or self):
+        before, self._accumulates_for = self._accumulates_for, weakref.ref(optimizer or self)
+        if before is not None and before() is not (optimizer or self):
             with tf.init_scope():
                 self.kept.clear()
 
