@@ -420,7 +420,7 @@ def test_ids_above_two_to_the_24_survive(row):
     head.build((None, 1))
     row.set_row(head, 2**24 + 1, 3.0)
     model = keras.Sequential([keras.Input((1,)), head])
-    compiled(model, row, run_eagerly=True)
+    compiled(model, row)
     weights = row.weights(head)
     for label in (2**24, 2**24 + 1):  # both are 2^24 in float32
         value = model.evaluate(np.ones((1, 1), "float32"), np.array([label]), verbose=0)
