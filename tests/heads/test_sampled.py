@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from variants import product
+from variants import product, thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.labels import normalize_labels
@@ -322,14 +322,37 @@ def test_an_optimizer_without_a_rate_of_its_own_goes_with_model_rate_none():
 
 
 @pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="Keras 3.15")
-def test_a_part_of_the_models_optimizer_that_averages_weights_is_refused():
+@pytest.mark.parametrize("has_input", [False, *thorough(True)])
+def test_parts_of_the_models_optimizer_accumulate_gradients(has_input):
+    """Eager steps, which know the parts from the first one on, are as steps in a graph."""
+    kernels = []
+    for eagerly in (False, True):
+        keras.utils.set_random_seed(3)
+        sampler, optimizer = tlo.samplers.Uniform(5), tlo.optimizers.RowSGD(0.1)
+        head = tlo.heads.SampledHead(20, sampler, optimizer, seed=1, model_rate=None)
+        inputs = [keras.Input([3])] if has_input else []
+        model = keras.Sequential([*inputs, keras.layers.Dense(4), head])
+        part = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+        of_model = keras.optimizers.MultiOptimizer(lambda variable, part=part: part)
+        model.compile(of_model, tlo.losses.SampledSoftmax(), run_eagerly=eagerly)
+        x = np.random.default_rng(0).normal(size=(32, 3)).astype("float32")
+        model.fit(x, np.arange(32) % 20, batch_size=8, verbose=0, shuffle=False)
+        assert head.optimizer.iterations == 2
+        kernels.append([layer.kernel.numpy() for layer in model.layers])
+    for graph, eager in zip(*kernels, strict=True):
+        np.testing.assert_allclose(graph, eager, rtol=1e-6)
+
+
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="Keras 3.15")
+@pytest.mark.parametrize("eagerly", [True, *thorough(False)])
+def test_a_part_of_the_models_optimizer_that_averages_weights_is_refused(eagerly):
     part = keras.optimizers.SGD(0.1, use_ema=True, name="averaging")
     head = tlo.heads.SampledHead(
         20, tlo.samplers.Uniform(5), tlo.optimizers.RowAdam(0.1), model_rate=None
     )
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(4), head])
     optimizer = keras.optimizers.MultiOptimizer(lambda variable: part)
-    model.compile(optimizer, tlo.losses.SampledSoftmax())
+    model.compile(optimizer, tlo.losses.SampledSoftmax(), run_eagerly=eagerly)
     before = [weight.numpy() for weight in model.trainable_weights]
     with pytest.raises(ValueError, match=r"average over steps; got the optimizer 'averaging'"):
         model.fit(np.ones((8, 3), "float32"), np.arange(8), verbose=0)

@@ -229,12 +229,17 @@ def _slices(
 def with_parts(optimizer: Any) -> list[Any]:
     """Returns an optimizer and all optimizers inside it.
 
-    A `MultiOptimizer` has inner optimizers once it is built; `fit` builds it before it traces a
-    step.
+    A `MultiOptimizer` of a function has inner optimizers once it is built (`build_parts`).
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     parts = [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]
     return [optimizer, *(each for part in parts for each in with_parts(part))]
+
+
+def build_parts(optimizer: Any, variables: list[Any]) -> None:
+    """Builds an optimizer with inner optimizers as its first step would: then they are known."""
+    if not optimizer.built and any(hasattr(part, "optimizers") for part in with_parts(optimizer)):
+        optimizer.build(variables)
 
 
 def adds_up(optimizer: Any) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name
-from tfx_largeout.distribute.data_parallel import CLIPPING, with_parts
+from tfx_largeout.distribute.data_parallel import CLIPPING, build_parts, with_parts
 from tfx_largeout.heads.kept_passes import BackwardPass, KeptPasses
 from tfx_largeout.heads.keras_losses_and_metrics import trains_as_keras_does
 from tfx_largeout.keras_internals import (
@@ -128,6 +128,8 @@ class StepContext(keras.constraints.Constraint):
                 f"the model of {full_name(head)} must be compiled with an optimizer, which trains "
                 "the hidden layers; got optimizer=None"
             )
+        if compiled and model.built:
+            build_parts(step.optimizer, model.trainable_variables)
         self._refuse_averaging(step.optimizer)
         self._warn_of_other_options(step.optimizer)
         if hidden.dtype == tf.float16 and step.optimizer is None:
