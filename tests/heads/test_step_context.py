@@ -484,8 +484,7 @@ def test_an_inner_gradient_of_compute_loss_is_no_step():
         np.testing.assert_allclose(exact, plain, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.all_cases
-@pytest.mark.parametrize("run_eagerly", [False, True])  # a graph keeps the other optimizer alive
+@pytest.mark.parametrize("run_eagerly", [True, *thorough(False)])  # a graph keeps the other alive
 def test_what_another_optimizer_accumulated_is_forgotten(run_eagerly):
     x, y = data()
     models = []
