@@ -105,7 +105,7 @@ def all_logits(row, model, x):
 
 
 def state_of(model):
-    """All variables but those of metrics."""
+    """All variables except variables of metrics."""
     kept = (v for v in model.variables if "loss" not in v.path and "mean" not in v.path)
     return [keras.ops.convert_to_numpy(v) for v in kept]
 

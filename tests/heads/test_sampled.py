@@ -60,7 +60,7 @@ DENSE_OPTIMIZERS = {
 
 @pytest.mark.parametrize(("name", "eagerly"), product(list(DENSE_OPTIMIZERS), [False, True]))
 def test_with_all_classes_as_candidates_it_is_the_full_softmax(name, eagerly):
-    """Also for what lies below, which gets the gradient of the weights before the step."""
+    """Also for hidden layers: h gets the gradient of the weights before the step."""
     loss, optimizer = tlo.losses.SoftmaxCrossentropy(), DENSE_OPTIMIZERS[name]()
     trunks = [keras.layers.Dense(WIDTH) for _ in range(2)]
     head = sampled(Uniform(CLASSES), OPTIMIZERS[name](), model_rate=None)
