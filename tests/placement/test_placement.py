@@ -51,7 +51,7 @@ WAITS = {
     "dense_cosine": {"Where": 1, "If": 1, "While": 0},
     "tf_sampled_softmax": {"Where": 0, "If": 2, "While": 0},
     "tf_nce": {"Where": 0, "If": 2, "While": 0},
-    "factored": {"Where": 11, "If": 23, "While": 3},
+    "factored": {"Where": 11, "If": 25, "While": 3},
     "hierarchical_two_level": {"Where": 14, "If": 18, "While": 6},
     "hierarchical_huffman": {"Where": 6, "If": 13, "While": 5},
     "sampled": {"Where": 11, "If": 9, "While": 3},
