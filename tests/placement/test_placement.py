@@ -57,6 +57,7 @@ WAITS = {
     "sampled": {"Where": 11, "If": 9, "While": 3},
     "sampled_cosine": {"Where": 11, "If": 9, "While": 3},
     "sampled_per_example": {"Where": 6, "If": 9, "While": 3},
+    "sampled_in_batch": {"Where": 15, "If": 10, "While": 2},
     "sampled_exact_softmax": {"Where": 7, "If": 10, "While": 8},
     "sampled_midx": {"Where": 7, "If": 21, "While": 19},
     "sampled_index": {"Where": 21, "If": 32, "While": 9, "Assert": 2},
