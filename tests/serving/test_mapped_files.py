@@ -12,6 +12,7 @@ import tensorflow as tf
 from child import run_child
 from conformance.heads_table import HEADS
 from serving.models import CLASSES, K, X, clustered_model, dense_model, model_of, text_model
+from variants import thorough
 
 import tfx_largeout as tlo
 from tfx_largeout.serving import mapped_files
@@ -47,7 +48,8 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.all_cases
+@pytest.mark.parametrize("options", [OPTIONS[0], *thorough(*OPTIONS[1:5]), OPTIONS[5]])
 def test_answers_are_those_of_the_plain_loader(options, small_files, tmp_path):
     tlo.export(clustered_model(), tmp_path / "1", K, **options)
     same_answers(tmp_path / "1", inputs=tf.constant(X))

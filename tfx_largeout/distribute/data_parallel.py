@@ -15,7 +15,7 @@ from tfx_largeout.distribute.class_shard import mark_slots, own_rows, replicated
 from tfx_largeout.distribute.meeting import END_OF_FIT, agree, check_alike, meet
 from tfx_largeout.distribute.packed_numbers import packed, unpacked
 from tfx_largeout.distribute.workers import Workers, current
-from tfx_largeout.keras_internals import OptimizerHooks
+from tfx_largeout.keras_internals import OptimizerHooks, flat_layers
 
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")  # options of Keras's optimizers
 _BY_NORMS = (keras.optimizers.Adafactor, keras.optimizers.Lamb, keras.optimizers.Muon)
@@ -236,10 +236,11 @@ def with_parts(optimizer: Any) -> list[Any]:
     return [optimizer, *(each for part in parts for each in with_parts(part))]
 
 
-def build_parts(optimizer: Any, variables: list[Any]) -> None:
-    """Builds an optimizer with inner optimizers as its first step would: then they are known."""
-    if not optimizer.built and any(hasattr(part, "optimizers") for part in with_parts(optimizer)):
-        optimizer.build(variables)
+def build_parts(optimizer: Any, model: keras.Model) -> None:
+    """Builds a `MultiOptimizer` of a function, once all layers are, as the first step does."""
+    is_unknown = any(getattr(part, "optimizers", None) == [] for part in with_parts(optimizer))
+    if is_unknown and not optimizer.built and all(each.built for each in flat_layers(model)):
+        optimizer.build(model.trainable_variables)
 
 
 def adds_up(optimizer: Any) -> bool:

@@ -128,8 +128,9 @@ class StepContext(keras.constraints.Constraint):
                 f"the model of {full_name(head)} must be compiled with an optimizer, which trains "
                 "the hidden layers; got optimizer=None"
             )
-        if compiled and model.built:
-            build_parts(step.optimizer, model.trainable_variables)
+        step.follows = compiled and trains_as_keras_does(model) and in_train_step()
+        if step.follows and not head.update_switch.is_off:
+            build_parts(step.optimizer, model)
         self._refuse_averaging(step.optimizer)
         self._warn_of_other_options(step.optimizer)
         if hidden.dtype == tf.float16 and step.optimizer is None:
@@ -139,7 +140,6 @@ class StepContext(keras.constraints.Constraint):
                 "with that optimizer, and call the model, not its layers one by one; or use the "
                 "policy 'mixed_bfloat16'."
             )
-        step.follows = compiled and trains_as_keras_does(model) and in_train_step()
         step.fuses = step.follows and not any(_defers(p) for p in with_parts(step.optimizer))
         if compiled:
             head.rate_of_model.meet(step.optimizer)
