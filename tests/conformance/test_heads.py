@@ -514,6 +514,7 @@ def test_clone_model(row):
     model = functional(row)
     clone = keras.models.clone_model(model)
     assert head_of(clone).get_config() == head_of(model).get_config()
+    assert not {*map(id, clone.variables)} & {*map(id, model.variables)}
     clone.set_weights(model.get_weights())
     np.testing.assert_array_equal(clone(x), model(x))
 

@@ -19,10 +19,10 @@ from tfx_largeout.heads import TiedExactSoftmaxHead, TiedSampledHead
 from tfx_largeout.layers import RowEmbedding
 
 WORDS, WIDTH, EXAMPLES, LENGTH = 40, 6, 12, 5
-# There are many equal rows: x repeats words, and most labels are words of x.
 
 
 def data(words=WORDS):
+    """With many equal rows: x repeats words, and most labels are words of x."""
     rng = np.random.default_rng(3)
     return rng.integers(0, words, [EXAMPLES, LENGTH]), rng.integers(0, words, EXAMPLES)
 

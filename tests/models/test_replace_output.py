@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from child import run_child
-from conformance.heads_table import HEADS, first_of_a_class
+from conformance.heads_table import HEADS, first_of_a_class, with_bias
 from variants import cases_of
 
 import tfx_largeout as tlo
 
 CLASSES, WIDTH, FEATURES, EXAMPLES = 30, 5, 7, 16
 HIERARCHICAL = [row for row in HEADS if row.name.startswith("hierarchical")]
-WITH_KERNEL = [
-    row for row in HEADS if not (row in HIERARCHICAL or row.is_tied or row.name.endswith("_cosine"))
-]
+WITH_KERNEL = [row for row in HEADS if not (row in HIERARCHICAL or row.is_tied) and with_bias(row)]
 EACH_WITH_KERNEL = [
     pytest.param(row, id=row.name, marks=() if first_of_a_class(row) else pytest.mark.thorough)
     for row in WITH_KERNEL

@@ -40,16 +40,18 @@ def same_answers(folder, **inputs):
 
 OPTIONS = [
     {},
-    {"rows": "bfloat16"},
-    {"rows": "int8", "activation": "softmax"},
-    {"rows": "int8", "rescore": True},
-    {"index": "ivf"},
+    *thorough(
+        {"rows": "bfloat16"},
+        {"rows": "int8", "activation": "softmax"},
+        {"rows": "int8", "rescore": True},
+        {"index": "ivf"},
+    ),
     {"index": "ivf", "rows": "bfloat16", "rescore": True},
 ]
 
 
 @pytest.mark.all_cases
-@pytest.mark.parametrize("options", [OPTIONS[0], *thorough(*OPTIONS[1:5]), OPTIONS[5]])
+@pytest.mark.parametrize("options", OPTIONS)
 def test_answers_are_those_of_the_plain_loader(options, small_files, tmp_path):
     tlo.export(clustered_model(), tmp_path / "1", K, **options)
     same_answers(tmp_path / "1", inputs=tf.constant(X))

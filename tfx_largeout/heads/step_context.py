@@ -392,10 +392,8 @@ class StepContext(keras.constraints.Constraint):
             is_number = isinstance(value, numbers.Real)  # not a variable
             if value is None or (is_number and not value) or getattr(own, of_head, None):
                 continue
-            name, number = (
-                option.replace("row_weight", "weight"),
-                f"={value:g}" if is_number else "",
-            )
+            name = option.replace("row_weight", "weight")
+            number = f"={value:g}" if is_number else ""
             self._warn_once(
                 f"{name}{number} of the model's optimizer does not apply to the weights of classes "
                 f"of {full_name(self._head)}, which updates them itself; {advice}.",
