@@ -512,3 +512,48 @@ def test_accumulated_gradients_that_a_file_does_not_keep_are_told(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     with pytest.warns(RuntimeWarning, match="by the gradients of 2 batches, fewer than"):
         loaded.fit(x[: 2 * BATCH], y[: 2 * BATCH], batch_size=BATCH, verbose=0)
+
+
+def trained_by_loop(name, change, scale=1.0, eager=False):
+    """Returns a model after three steps with the loss scaled and the gradients changed."""
+    model = model_of(name, keras.optimizers.SGD(0.5))
+    x, y = data(BATCH)
+
+    def step():
+        with tf.GradientTape() as tape:
+            value = scale * model.loss(y, model(x, training=True))
+        gradients = change(tape.gradient(value, model.trainable_variables))
+        model.optimizer.apply(gradients, model.trainable_variables)
+
+    for _ in range(3):
+        step() if eager else tf.function(step)()
+    return model
+
+
+@heads
+@pytest.mark.parametrize(("scale", "factor"), [(1.0, 0.1), (1.0, -1.0), (1024.0, 2.0**-10)])
+def test_a_user_multiplies_the_gradients_in_a_custom_loop(name, scale, factor):
+    model = trained_by_loop(name, lambda gradients: [factor * g for g in gradients], scale)
+    assert_same(model, trained_by_loop(name, lambda gradients: gradients, scale * factor))
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_user_clips_by_a_global_norm_in_a_custom_loop(eager):
+    model = model_of("exact_all", keras.optimizers.SGD(0.5))
+    before = weights_of(model)
+    clipped = trained_by_loop(
+        "exact_all", lambda g: tf.clip_by_global_norm(g, 1e-3)[0], eager=eager
+    )
+    moved = [own - old for own, old in zip(weights_of(clipped), before, strict=True)]
+    norm = np.sqrt(sum(np.sum(part**2) for part in moved[:-1]))
+    assert norm == pytest.approx(3 * 0.5 * 1e-3, rel=0.01)  # as the trunk's alone
+    plain = trained_by_loop("exact_all", lambda gradients: gradients, eager=eager)
+    way = [own - old for own, old in zip(weights_of(plain), before, strict=True)]
+    ratio = [np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(moved, way, strict=True)]
+    assert ratio[-1] == pytest.approx(ratio[0], rel=0.2) and ratio[0] < 0.1
+
+
+def test_a_user_leaves_out_a_step_by_gradients_of_zero():
+    model = trained_by_loop("exact_all", lambda gradients: [0 * g for g in gradients])
+    for own, old in zip(weights_of(model), weights_of(model_of("exact_all", "sgd")), strict=True):
+        np.testing.assert_array_equal(own, old)

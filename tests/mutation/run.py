@@ -6,10 +6,11 @@
     python tests/mutation/run.py losses --again survived --tests tests/losses/test_new.py
     python tests/mutation/run.py --report
 
-A mutant is a copy of the package with one fault (`mutants.py`). It is killed if one of the tests of
-its file fails, or does not end in time. The tests of a file are in the folders of its part; tests
-that use a name defined in the file come first. The order is: quick cases, then the other cases of
-test files that use such a name, then (not with `--quick`) quick cases of other test files that do.
+A mutant is a copy of the package with one fault (`mutants.py`). It is killed if a test of its part
+fails, or does not end in time. The part's folders have the tests; first they run without a fault,
+while coverage.py records which lines each case runs. A Python mutant meets the quick cases that run
+its statement, from the shortest file on (all, where none does or only an import); then, without
+`--quick`, the cases of the same files that take long.
 Each row is written to a CSV at once: a stopped run continues where it was; `--again survived` tries
 the survivors again, with `--tests` by these alone (and the C++ tests). Mutants in `equivalent.csv`
 behave like the original, and are not run.
@@ -21,7 +22,9 @@ one after the other, in children of a process that has imported TensorFlow.
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
+import json
 import os
 import re
 import shutil
@@ -32,6 +35,7 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from mutants import PARTS, ROOT, Mutant, sample
 
@@ -97,63 +101,58 @@ class PythonTester:
         folders = (*FOLDERS.get(part, (part,)), *FOR_ALL)
         self._given = arguments.tests
         self._tests = self._given or [f"tests/{name}" for name in folders]
-        self._quick = arguments.quick
+        self._quick = arguments.quick or self._given
         os.environ["PYTHONPATH"] = str(self._root)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may have its original's size and age
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
         sys.dont_write_bytecode = True
         sys.path.insert(0, str(self._root))
+        import coverage
         import keras  # noqa: F401
         import pytest  # noqa: F401
         import tensorflow  # noqa: F401
 
-        start = time.monotonic()
-        status, by = self._run(self._tests, 3600)
+        files = [str(self._root / "tfx_largeout" / part / "*")]
+        recorder = Recorder(coverage.Coverage(data_file=None, include=files), folder / "runs.json")
+        status, by = self._run(self._tests, 3600, recorder)
         if status != "survived":
             raise SystemExit(f"the tests must pass without a fault; got {status} by {by}")
-        self._limit = 60 + 5 * (time.monotonic() - start)
+        self._runs = json.loads(recorder.file.read_text())
+        print(f"{sum(self._runs['seconds'].values()):.0f} s without a fault", flush=True)
 
     def try_mutant(self, mutant: Mutant) -> tuple[str, str]:
         file = self._root / mutant.file
         code = file.read_text()
+        cases = self._cases_of(str(file), code, mutant)
+        files = list(dict.fromkeys(case.partition("::")[0] for case in cases))
+        limit = 60 + 5 * sum(self._runs["seconds"][case] for case in cases)
         file.write_text(mutant.apply(code))
         try:
-            if self._given:
-                return self._run(self._given, self._limit)
-            named, others, elsewhere = self._by_names(code)
-            runs = [([*named, *others], self._limit)]
-            if not self._quick:
-                runs.append((["--thorough", "-m", "thorough", *(named or others)], _LONG))
-                runs += [(elsewhere, _LONG)] * bool(elsewhere)
-            for tests, limit in runs:
-                status, by = self._run(tests, limit)
-                if status != "survived":
-                    break
+            status, by = self._run(self._given or files, limit, Chosen(cases))
+            if status == "survived" and not self._quick:
+                status, by = self._run(["--thorough", "-m", "thorough", *files], _LONG)
             return status, by
         finally:
             file.write_text(code)
 
-    def _by_names(self, code: str) -> tuple[list[str], list[str], list[str]]:
-        """Returns the test files of the part that name what the file defines, most often first,
-        the part's others, and those elsewhere that name it.
-        """
-        names = re.findall(r"^(?:class|def) (\w+)", code, re.MULTILINE)
-        pattern = re.compile(rf"\b(?:{'|'.join(names)})\b")
-        files = [
-            file
-            for path in map(self._root.joinpath, self._tests)
-            for file in ([path] if path.is_file() else sorted(path.glob("test_*.py")))
+    def _cases_of(self, file: str, code: str, mutant: Mutant) -> list[str]:
+        """Returns the cases that run the changed statement, from the shortest file on."""
+        seconds, ran = self._runs["seconds"], self._runs["lines"].get(file, {})
+        spans = [
+            (node.lineno, node.end_lineno or node.lineno)
+            for node in ast.walk(ast.parse(code))
+            if isinstance(node, ast.stmt)
         ]
-        rest = sorted({*self._root.glob("tests/**/test_*.py")} - {*files})
-        count = {file: len(pattern.findall(file.read_text())) for file in [*files, *rest]}
-        of_part = sorted(files, key=lambda file: -count[file])
-        return (
-            [str(file.relative_to(self._root)) for file in of_part if count[file]],
-            [str(file.relative_to(self._root)) for file in of_part if not count[file]],
-            [str(file.relative_to(self._root)) for file in rest if count[file]],
-        )
+        around = [span for span in spans if span[0] <= mutant.line <= span[1]]
+        first, last = min(around, key=lambda span: span[1] - span[0])
+        reached = {case for line in range(first, last + 1) for case in ran.get(str(line), [])}
+        cases = [case for case in seconds if case in reached] or [*seconds]
+        of_file: Counter[str] = Counter()
+        for case in cases:
+            of_file[case.partition("::")[0]] += seconds[case]
+        return sorted(cases, key=lambda case: of_file[case.partition("::")[0]])
 
-    def _run(self, tests: list[str], limit: float) -> tuple[str, str]:
+    def _run(self, tests: list[str], limit: float, *plugins: object) -> tuple[str, str]:
         log = self._root / "log.txt"
         child = os.fork()
         if not child:
@@ -164,7 +163,8 @@ class PythonTester:
             os.dup2(output, 2)
             import pytest
 
-            os._exit(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]))
+            options = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+            os._exit(pytest.main([*options, *tests], [*plugins]))
         end = time.monotonic() + limit
         while time.monotonic() < end:
             found, status = os.waitpid(child, os.WNOHANG)
@@ -182,6 +182,41 @@ class PythonTester:
             r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE
         )
         return "killed", failed.group(1) if failed else f"exit code {code}"
+
+
+class Recorder:
+    """A plugin of pytest that writes each case's seconds, and which cases ran a line."""
+
+    def __init__(self, coverage: Any, file: Path) -> None:
+        self._coverage = coverage
+        self._seconds: Counter[str] = Counter()
+        self.file = file
+
+    def pytest_sessionstart(self) -> None:
+        self._coverage.start()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self._seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        lines = {file: data.contexts_by_lineno(file) for file in data.measured_files()}
+        self.file.write_text(json.dumps({"seconds": self._seconds, "lines": lines}))
+
+
+class Chosen:
+    """A plugin of pytest that runs some cases, in their order."""
+
+    def __init__(self, cases: list[str]) -> None:
+        self._places = {case: place for place, case in enumerate(cases)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        items[:] = [item for item in items if item.nodeid in self._places]
+        items.sort(key=lambda item: self._places[item.nodeid])
 
 
 class CoreTester:

@@ -323,7 +323,7 @@ def test_steps_of_weights_that_lose_them_are_warned_of_once(make, dtype):
     ("make", "documented"),
     [
         (RowSGD, {"learning_rate": 0.01, "momentum": 0, "weight_decay": 0}),
-        (RowAdagrad, {"learning_rate": 0.01, "weight_decay": 0}),
+        (RowAdagrad, {"learning_rate": 0.01, "weight_decay": 0, "row_wise": False}),
         (RowAdam, {"learning_rate": 0.001, "beta_1": 0.9, "beta_2": 0.999, "weight_decay": 0}),
         (RowRMSprop, {"learning_rate": 0.001, "rho": 0.999}),
     ],

@@ -305,19 +305,20 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
         forward = self.step_context.forward()
 
         @tf.custom_gradient
-        def run(rows: tf.Tensor, anchor: tf.Tensor) -> Any:
-            def backward_pass(of_rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def run(rows: tf.Tensor, anchor: tf.Tensor, factor: tf.Tensor) -> Any:
+            def backward_pass(of_rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 gone = self._pass_of_lookups(ids, of_rows)
                 of_anchor = tf.zeros_like(anchor)
                 with after_forward_passes():
-                    _, of_anchor = self.step_context.backward(
+                    _, *others = self.step_context.backward(
                         forward, gone, of_anchor, look=lambda: tf.constant(0.0)
                     )
-                return tf.zeros_like(rows), of_anchor
+                return tf.zeros_like(rows), *others
 
             return tf.identity(rows), backward_pass
 
-        return run(rows, tf.convert_to_tensor(self.gradient_anchor))
+        anchors = (self.gradient_anchor, self.gradient_factor)
+        return run(rows, *map(tf.convert_to_tensor, anchors))
 
     def _pass_of_lookups(self, ids: tf.Tensor, of_rows: tf.Tensor) -> BackwardPass:
         is_finite = tf.reduce_all(tf.math.is_finite(of_rows))

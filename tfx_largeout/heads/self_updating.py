@@ -17,7 +17,7 @@ from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.keras_losses_and_metrics import losses_of
 from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
-from tfx_largeout.heads.step_context import StepContext
+from tfx_largeout.heads.step_context import NO_FACTOR, StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
 from tfx_largeout.statistics import only_first_derivative
@@ -63,8 +63,7 @@ class SelfUpdatingHead(Head):
     Raises:
         ValueError: `model_rate` is none of these. In training: the optimizer averages weights
             (`use_ema`), which would leave out the head's weights; the head or its weights have a
-            Keras regularizer or constraint; or see `StepContext`. (A loss that a custom loop
-            multiplies is not detected.)
+            Keras regularizer or constraint; or see `StepContext`.
         TypeError: In a training step: the loss does not belong to the head's family.
     """
 
@@ -99,6 +98,14 @@ class SelfUpdatingHead(Head):
             dtype="float32",
             constraint=self.step_context,
         )
+        self.gradient_factor = self.add_weight(
+            name="gradient_factor",
+            shape=(),
+            initializer=keras.initializers.Constant(NO_FACTOR),
+            dtype="float32",
+            autocast=False,
+        )
+        self.gradient_factor.overwrite_with_gradient = True
         self.highest_model_rate = self.add_state("highest_model_rate", dtype="float32")
         self.model_optimizer = self.add_state("model_optimizer", dtype="int64")
 
@@ -197,12 +204,12 @@ class SelfUpdatingHead(Head):
         forward = self.step_context.forward()
 
         @tf.custom_gradient
-        def run(hidden: tf.Tensor, anchor: tf.Tensor) -> Any:
+        def run(hidden: tf.Tensor, anchor: tf.Tensor, factor: tf.Tensor) -> Any:
             nonlocal residuals
             values, residuals = self.forward(kind, hidden, labels)
             note_forward_pass(values)
 
-            def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 gone = BackwardPass(hidden, labels, residuals, gradients[:-1])
                 with after_forward_passes():
                     of_hidden, *others = self.step_context.backward(forward, gone, gradients[-1])
@@ -212,7 +219,7 @@ class SelfUpdatingHead(Head):
             return (*values, tf.identity(anchor)), backward_pass
 
         anchor = self.workers.by_group(tf.convert_to_tensor(self.gradient_anchor))
-        *values, anchor = run(hidden, anchor)
+        *values, anchor = run(hidden, anchor, tf.convert_to_tensor(self.gradient_factor))
         return self.as_statistics(kind, labels, tuple(values), residuals, anchor)
 
     def without_update(self, draw: int = 0) -> contextlib.AbstractContextManager[None]:

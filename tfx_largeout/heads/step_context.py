@@ -5,6 +5,9 @@ The model's optimizer trains the hidden layers, and the head takes its step toge
 optimizer's: once, with gradients of the same scale, and not at all if the optimizer skips its step.
 Keras calls the constraint of a weight after each step of an optimizer with it, and at no other
 time. So the constraint of each head's `gradient_anchor` takes the head's step.
+
+A custom loop, or an optimizer's own `apply`, may multiply gradients. Keras assigns the gradient of
+a weight with `overwrite_with_gradient` to it; so each head's `gradient_factor` tells the factor.
 """
 
 from __future__ import annotations
@@ -44,6 +47,8 @@ _OWN_OPTIONS = {
     **dict.fromkeys(("weight_decay", "row_weight_decay"), _DECAYS),
 }
 _DRAWS_OF_PASS = 2**20  # draw numbers between two passes of one step
+# The gradient of `gradient_factor`, too small to change a norm, and its value before a step.
+_GRADIENT_OF_FACTOR, NO_FACTOR = 2.0**-40, 1.0
 
 
 @dataclasses.dataclass(eq=False)
@@ -96,8 +101,10 @@ class StepContext(keras.constraints.Constraint):
     once takes its step with the gradient, in one op that reads its rows of W once, unless it
     `steps_apart`.
 
-    In a custom loop, a gradient without a following optimizer step does not change the head; a
-    warning is given when the next one begins. `head.take_step()` is for loops without an optimizer.
+    In a custom loop, the head's gradients are multiplied by the factor that the loop applied to the
+    others, as `tf.clip_by_global_norm` does (its norm does not contain the head's). A gradient
+    without a following optimizer step does not change the head; a warning is given when the next
+    one begins. `head.take_step()` is for loops without an optimizer.
     """
 
     def __init__(self, head: Any) -> None:
@@ -175,7 +182,7 @@ class StepContext(keras.constraints.Constraint):
         gone: BackwardPass,
         of_anchor: tf.Tensor,
         look: Callable[[], tf.Tensor] | None = None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Takes the step, or keeps the data for it.
 
         Args:
@@ -185,17 +192,18 @@ class StepContext(keras.constraints.Constraint):
             look: Returns the gradient with respect to h. Default: by `head.backward`.
 
         Returns:
-            The gradients with respect to h and the anchor; NaN to make an optimizer skip the step,
-            if it skips steps with NaN.
+            The gradients with respect to h, the anchor and the factor. The first two are NaN to
+            make an optimizer skip the step, if it skips steps with NaN.
         """
+        of_factor = tf.constant(0.0 if forward.only_looks else _GRADIENT_OF_FACTOR)
         if _skips_steps(self._step_of_graph().optimizer):
             gone, is_finite = gone.without_what_is_not_finite()
             gradients = (self._gradient(forward, gone, look), of_anchor)
             not_a_number = (tf.constant(float("nan"), g.dtype) for g in gradients)
             pairs = zip(gradients, not_a_number, strict=True)
             of_hidden, of_anchor = (tf.where(is_finite, g, nan) for g, nan in pairs)
-            return of_hidden, of_anchor
-        return self._gradient(forward, gone, look), of_anchor
+            return of_hidden, of_anchor, of_factor
+        return self._gradient(forward, gone, look), of_anchor, of_factor
 
     def _gradient(
         self, forward: ForwardPass, gone: BackwardPass, look: Callable[[], tf.Tensor] | None
@@ -261,12 +269,15 @@ class StepContext(keras.constraints.Constraint):
         self._take_all(pending, 1.0, None, follows=False)
 
     def _take_all(self, pending: list[Any], scale: Any, optimizer: Any, follows: bool) -> None:
-        passes = [(gone.scaled(1 / scale), counts) for gone, counts in pending]
+        num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
+        by_others: Any = 1.0
+        if optimizer is not None and num_parts == 1 and self._head.workers.size == 1:
+            by_others = self._factor_by_others([counts for _, counts in pending])
+        passes = [(gone.scaled(by_others / scale), counts) for gone, counts in pending]
         if not passes:
             self._refuse_gradient_from_elsewhere()
         if not follows:
             self.untaken.assign(0)
-        num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         if num_parts > 1 or self.kept.has_parts:
             self._begin_for(optimizer)
         if num_parts == 1 and len(passes) == 1 and not self.kept.has_parts:
@@ -278,12 +289,29 @@ class StepContext(keras.constraints.Constraint):
             if num_parts > 1:
                 self._refuse_scale_through_functions()
             factor = 1 / scale  # of all kept passes, since they came through functions in this step
+        if not passes:
+            factor *= by_others
         self._keep(passes)
         is_due = self.kept.count > 0
         if num_parts > 1:
             is_due &= tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
             self._tell_of_missing(is_due, num_parts)
         tf.cond(is_due, lambda: self._take_kept(factor), lambda: tf.constant(0))
+
+    def _factor_by_others(self, counts: list[tf.Tensor]) -> tf.Tensor:
+        """Returns by what a custom loop or optimizer multiplied the gradients, `[]` float32.
+
+        Args:
+            counts: For each pending pass, whether it counts; others are kept.
+        """
+        variable = self._head.gradient_factor
+        given = tf.identity(variable.value)
+        with tf.control_dependencies([given]):
+            variable.assign(NO_FACTOR)
+        number = tf.cast(self.kept.count, tf.float32)
+        number = tf.add_n([number, *(tf.cast(each, tf.float32) for each in counts)])
+        is_known = (number > 0) & ~(given > NO_FACTOR / 2)
+        return tf.where(is_known, given / (_GRADIENT_OF_FACTOR * number), 1.0)
 
     def _begin_for(self, optimizer: Any) -> None:
         """Drops passes accumulated for another optimizer, such as before a second `compile`."""
@@ -425,7 +453,7 @@ class StepContext(keras.constraints.Constraint):
     def _warn_of_lost_pass(self) -> np.int32:
         self._warn_once(
             f"a gradient was taken through {full_name(self._head)} in training, and no optimizer "
-            "has taken its step since: the head is left as it was. To train, let an optimizer step "
+            "has taken its step since: it is dropped. To train, let an optimizer step "
             "with all of model.trainable_variables, or call head.take_step(); to add up gradients "
             "of several batches, give the optimizer gradient_accumulation_steps; to look at a "
             "gradient, take it within `with head.without_update():`."

@@ -24,9 +24,10 @@ class FusedAdam(OptimizerHooks, keras.optimizers.Adam):
 
     Keras's Adam makes about ten passes over a variable, with as many tensors of its size. With a
     head whose step does not depend on the number of classes, this may be most of the time of a
-    step. The steps equal Keras's, up to rounding; a `tf.IndexedSlices` is made dense first, and
-    slices with the same id are added up. Variables in 16 bits, and `amsgrad`, are left to Keras.
-    (Keras's Adam does not change a bfloat16 variable: beta_2 = 0.999 rounds to 1.)
+    step. The steps equal Keras's, up to rounding; a `tf.IndexedSlices` is made dense first, where
+    slices with the same id are added up (Keras squares each, so that its v differs). Variables in
+    16 bits, and `amsgrad`, are left to Keras. (Keras's Adam does not change a bfloat16 variable:
+    beta_2 = 0.999 rounds to 1.)
 
     `RowAdam` is faster still if gradients touch few rows, but is a different method.
 
