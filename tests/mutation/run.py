@@ -42,7 +42,8 @@ from mutants import PARTS, ROOT, Mutant, sample
 RESULTS = ROOT / "benchmarks" / "results" / "mutation.csv"
 EQUIVALENT = Path(__file__).parent / "equivalent.csv"
 FIELDS = (*Mutant._fields, "status", "killed_by", "seconds")
-FOLDERS = {"heads": ("heads", "conformance", "misuse")}  # of tests, if not named like the part
+# Folders of tests, if not only the one named like the part.
+FOLDERS = {"heads": ("heads", "conformance", "misuse", "placement")}
 FOR_ALL = ("test_registered_names.py",)
 _GOAL = 0.9
 _LONG = 3600.0  # seconds for cases that take long

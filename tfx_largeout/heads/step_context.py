@@ -195,15 +195,17 @@ class StepContext(keras.constraints.Constraint):
             The gradients with respect to h, the anchor and the factor. The first two are NaN to
             make an optimizer skip the step, if it skips steps with NaN.
         """
-        of_factor = tf.constant(0.0 if forward.only_looks else _GRADIENT_OF_FACTOR)
-        if _skips_steps(self._step_of_graph().optimizer):
+        skips = _skips_steps(self._step_of_graph().optimizer)
+        if skips:
             gone, is_finite = gone.without_what_is_not_finite()
-            gradients = (self._gradient(forward, gone, look), of_anchor)
-            not_a_number = (tf.constant(float("nan"), g.dtype) for g in gradients)
-            pairs = zip(gradients, not_a_number, strict=True)
-            of_hidden, of_anchor = (tf.where(is_finite, g, nan) for g, nan in pairs)
-            return of_hidden, of_anchor, of_factor
-        return self._gradient(forward, gone, look), of_anchor, of_factor
+        of_hidden = self._gradient(forward, gone, look)
+        if skips:
+            nan = tf.constant(float("nan"))
+            of_hidden = tf.where(is_finite, of_hidden, tf.cast(nan, of_hidden.dtype))
+            of_anchor = tf.where(is_finite, of_anchor, tf.cast(nan, of_anchor.dtype))
+        with tf.control_dependencies([of_hidden]):  # a step that is refused assigns no factor
+            factor = tf.constant(0.0 if forward.only_looks else _GRADIENT_OF_FACTOR)
+            return of_hidden, of_anchor, tf.identity(factor)
 
     def _gradient(
         self, forward: ForwardPass, gone: BackwardPass, look: Callable[[], tf.Tensor] | None
