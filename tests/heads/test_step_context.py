@@ -514,18 +514,20 @@ def test_accumulated_gradients_that_a_file_does_not_keep_are_told(tmp_path):
         loaded.fit(x[: 2 * BATCH], y[: 2 * BATCH], batch_size=BATCH, verbose=0)
 
 
-def trained_by_loop(name, change, scale=1.0, eager=False):
-    """Returns a model after three steps with the loss scaled and the gradients changed."""
+def trained_by_loop(name, change, scale=1.0, eager=False, steps=3, penalty=0.0):
+    """Returns a model after steps with the loss scaled and the gradients changed."""
     model = model_of(name, keras.optimizers.SGD(0.5))
     x, y = data(BATCH)
 
     def step():
         with tf.GradientTape() as tape:
             value = scale * model.loss(y, model(x, training=True))
+            squares = map(tf.nn.l2_loss, map(tf.convert_to_tensor, model.trainable_variables))
+            value += penalty * tf.add_n([*squares])
         gradients = change(tape.gradient(value, model.trainable_variables))
         model.optimizer.apply(gradients, model.trainable_variables)
 
-    for _ in range(3):
+    for _ in range(steps):
         step() if eager else tf.function(step)()
     return model
 
@@ -534,7 +536,7 @@ def trained_by_loop(name, change, scale=1.0, eager=False):
 @pytest.mark.parametrize(("scale", "factor"), [(1.0, 0.1), (1.0, -1.0), (1024.0, 2.0**-10)])
 def test_a_user_multiplies_the_gradients_in_a_custom_loop(name, scale, factor):
     model = trained_by_loop(name, lambda gradients: [factor * g for g in gradients], scale)
-    assert_same(model, trained_by_loop(name, lambda gradients: gradients, scale * factor))
+    assert_same(model, trained_by_loop(name, list, scale * factor))
 
 
 @pytest.mark.parametrize("eager", [True, False])
@@ -547,13 +549,35 @@ def test_a_user_clips_by_a_global_norm_in_a_custom_loop(eager):
     moved = [own - old for own, old in zip(weights_of(clipped), before, strict=True)]
     norm = np.sqrt(sum(np.sum(part**2) for part in moved[:-1]))
     assert norm == pytest.approx(3 * 0.5 * 1e-3, rel=0.01)  # as the trunk's alone
-    plain = trained_by_loop("exact_all", lambda gradients: gradients, eager=eager)
+    plain = trained_by_loop("exact_all", list, eager=eager)
     way = [own - old for own, old in zip(weights_of(plain), before, strict=True)]
     ratio = [np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(moved, way, strict=True)]
     assert ratio[-1] == pytest.approx(ratio[0], rel=0.2) and ratio[0] < 0.1
 
 
-def test_a_user_leaves_out_a_step_by_gradients_of_zero():
-    model = trained_by_loop("exact_all", lambda gradients: [0 * g for g in gradients])
-    for own, old in zip(weights_of(model), weights_of(model_of("exact_all", "sgd")), strict=True):
-        np.testing.assert_array_equal(own, old)
+@pytest.mark.parametrize("name", ["exact_all", *thorough("factored", "sampled")])
+def test_a_penalty_on_all_weights_in_a_custom_loop_leaves_the_step_of_the_head_alone(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = trained_by_loop(name, list, penalty=1e-4)
+    assert_same(model, trained_by_loop(name, list), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda g: g + 1e-3 * tf.ones_like(g),
+        tf.sign,
+        lambda g: g - tf.reduce_mean(g),
+        lambda g: tf.cast(tf.cast(g, tf.float16), tf.float32),
+        lambda g: g / (tf.norm(g) + 1e-6),
+        lambda g: float("nan") * g,
+    ],
+    ids=["noise", "sign", "centered", "float16", "normed", "nan"],
+)
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_user_changes_gradients_in_another_way_in_a_custom_loop(change, eager):
+    with pytest.warns(RuntimeWarning, match="in a way that .* can't follow"):
+        model = trained_by_loop("exact_all", lambda gs: [*map(change, gs)], eager=eager, steps=1)
+    plain = trained_by_loop("exact_all", list, eager=eager, steps=1)
+    np.testing.assert_allclose(weights_of(model)[-1], weights_of(plain)[-1], rtol=1e-5, atol=1e-7)

@@ -317,8 +317,8 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 
             return tf.identity(rows), backward_pass
 
-        anchors = (self.gradient_anchor, self.gradient_factor)
-        return run(rows, *map(tf.convert_to_tensor, anchors))
+        anchor = tf.convert_to_tensor(self.gradient_anchor)
+        return run(rows, anchor, tf.convert_to_tensor(self.gradient_factor))
 
     def _pass_of_lookups(self, ids: tf.Tensor, of_rows: tf.Tensor) -> BackwardPass:
         is_finite = tf.reduce_all(tf.math.is_finite(of_rows))

@@ -47,8 +47,9 @@ _OWN_OPTIONS = {
     **dict.fromkeys(("weight_decay", "row_weight_decay"), _DECAYS),
 }
 _DRAWS_OF_PASS = 2**20  # draw numbers between two passes of one step
-# The gradient of `gradient_factor`, too small to change a norm, and its value before a step.
-_GRADIENT_OF_FACTOR, NO_FACTOR = 2.0**-40, 1.0
+# `gradient_factor`: its gradient, too small to change a norm; its value where nothing is assigned,
+# too small for a penalty to change the gradient; the least and the largest factor to follow.
+_GRADIENT_OF_FACTOR, NO_FACTOR, _FACTORS = 2.0**-40, 2.0**-100, (2.0**-24, 2.0**10)
 
 
 @dataclasses.dataclass(eq=False)
@@ -102,9 +103,11 @@ class StepContext(keras.constraints.Constraint):
     `steps_apart`.
 
     In a custom loop, the head's gradients are multiplied by the factor that the loop applied to the
-    others, as `tf.clip_by_global_norm` does (its norm does not contain the head's). A gradient
-    without a following optimizer step does not change the head; a warning is given when the next
-    one begins. `head.take_step()` is for loops without an optimizer.
+    others, as `tf.clip_by_global_norm` does (its norm does not contain the head's); not with
+    `gradient_accumulation_steps`, nor over workers. A warning is given if the others were changed
+    in another way, such as noise. A gradient without a following optimizer step does not change the
+    head; a warning is given when the next one begins. `head.take_step()`, for loops without an
+    optimizer, takes the gradients as they were computed.
     """
 
     def __init__(self, head: Any) -> None:
@@ -203,7 +206,7 @@ class StepContext(keras.constraints.Constraint):
             nan = tf.constant(float("nan"))
             of_hidden = tf.where(is_finite, of_hidden, tf.cast(nan, of_hidden.dtype))
             of_anchor = tf.where(is_finite, of_anchor, tf.cast(nan, of_anchor.dtype))
-        with tf.control_dependencies([of_hidden]):  # a step that is refused assigns no factor
+        with tf.control_dependencies([of_hidden]):  # an error in the step assigns no factor
             factor = tf.constant(0.0 if forward.only_looks else _GRADIENT_OF_FACTOR)
             return of_hidden, of_anchor, tf.identity(factor)
 
@@ -312,8 +315,21 @@ class StepContext(keras.constraints.Constraint):
             variable.assign(NO_FACTOR)
         number = tf.cast(self.kept.count, tf.float32)
         number = tf.add_n([number, *(tf.cast(each, tf.float32) for each in counts)])
-        is_known = (number > 0) & ~(given > NO_FACTOR / 2)
-        return tf.where(is_known, given / (_GRADIENT_OF_FACTOR * number), 1.0)
+        factor = given / (_GRADIENT_OF_FACTOR * number)
+        is_known = (tf.abs(factor) >= _FACTORS[0]) & (tf.abs(factor) <= _FACTORS[1])
+        is_lost = ~is_known & (number > 0) & (given != NO_FACTOR)
+        warn = functools.partial(tf.numpy_function, self._warn_of_changed_gradients, [], tf.int32)
+        tf.cond(is_lost, warn, lambda: tf.constant(0))
+        return tf.where(is_known, factor, 1.0)
+
+    def _warn_of_changed_gradients(self) -> np.int32:
+        self._warn_once(
+            "gradients were changed before the optimizer's apply in a way that "
+            f"{full_name(self._head)} can't follow: it takes its step with its own, unchanged. It "
+            f"follows a factor of at least {_FACTORS[0]:g} and at most {_FACTORS[1]:g}, as of "
+            "tf.clip_by_global_norm."
+        )
+        return np.int32(0)
 
     def _begin_for(self, optimizer: Any) -> None:
         """Drops passes accumulated for another optimizer, such as before a second `compile`."""
