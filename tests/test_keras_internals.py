@@ -309,3 +309,16 @@ def test_seeds_and_names_of_the_process():
     with names_forgotten():
         name = keras.layers.Dense(1).name
     assert keras.layers.Dense(1).name == name, "object_name_uids"
+
+
+@pytest.mark.all_cases
+@pytest.mark.parametrize("scales", [False, True])
+def test_an_optimizer_assigns_the_gradient_of_a_weight_that_is_overwritten(scales):
+    layer = keras.layers.Dense(1)
+    layer.build([None, 2])
+    layer.bias.overwrite_with_gradient = True
+    optimizer = keras.optimizers.SGD(0.5)
+    if scales:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
+    optimizer.apply([tf.ones([2, 1]), tf.constant([3.0])], layer.trainable_variables)
+    np.testing.assert_array_equal(layer.bias, [3.0])  # also by the optimizer that scales
