@@ -485,7 +485,8 @@ def test_an_inner_gradient_of_compute_loss_is_no_step():
 
 
 @pytest.mark.parametrize("run_eagerly", [True, *thorough(False)])  # a graph keeps the other alive
-def test_what_another_optimizer_accumulated_is_forgotten(run_eagerly):
+@pytest.mark.parametrize("parts", [2, None])
+def test_what_another_optimizer_accumulated_is_forgotten(parts, run_eagerly):
     x, y = data()
     models = []
     for before in (2, 0):
@@ -495,7 +496,7 @@ def test_what_another_optimizer_accumulated_is_forgotten(run_eagerly):
         model.compile(optimizer, loss, run_eagerly=run_eagerly)
         for _ in range(before):
             model.train_on_batch(x[:BATCH], y[:BATCH])
-        optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=2)
+        optimizer = keras.optimizers.SGD(0.5, gradient_accumulation_steps=parts)
         model.compile(optimizer, loss, run_eagerly=run_eagerly)
         model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
         models.append(model)

@@ -275,27 +275,26 @@ class StepContext(keras.constraints.Constraint):
 
     def _take_all(self, pending: list[Any], scale: Any, optimizer: Any, follows: bool) -> None:
         num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
-        by_others: Any = 1.0
+        if num_parts > 1 or self.kept.has_parts:
+            self._begin_for(optimizer)
+        change: Any = 1 / scale
         if optimizer is not None and num_parts == 1 and self._head.workers.size == 1:
-            by_others = self._factor_by_others([counts for _, counts in pending])
-        passes = [(gone.scaled(by_others / scale), counts) for gone, counts in pending]
+            change *= self._factor_by_others([counts for _, counts in pending])
+        passes = [(gone.scaled(change), counts) for gone, counts in pending]
         if not passes:
             self._refuse_gradient_from_elsewhere()
         if not follows:
             self.untaken.assign(0)
-        if num_parts > 1 or self.kept.has_parts:
-            self._begin_for(optimizer)
         if num_parts == 1 and len(passes) == 1 and not self.kept.has_parts:
             ((gone, counts),) = passes
             tf.cond(counts, lambda: self._take(gone), lambda: tf.constant(0))
             return
         factor: Any = 1 / num_parts
-        if not passes and not (isinstance(scale, float) and scale == 1):
-            if num_parts > 1:
+        if not passes:  # all kept passes came through functions, in this step if it is not a part
+            if num_parts == 1:
+                factor = change
+            elif not (isinstance(scale, float) and scale == 1):
                 self._refuse_scale_through_functions()
-            factor = 1 / scale  # of all kept passes, since they came through functions in this step
-        if not passes:
-            factor *= by_others
         self._keep(passes)
         is_due = self.kept.count > 0
         if num_parts > 1:
