@@ -12,7 +12,7 @@ while coverage.py records which lines each case runs. A Python mutant meets the 
 its statement, from the shortest file on (all, where none does or only an import); then, without
 `--quick`, the cases of the same files that take long.
 Each row is written to a CSV at once: a stopped run continues where it was; `--again survived` tries
-the survivors again, with `--tests` by these alone (and the C++ tests). Mutants in `equivalent.csv`
+the survivors again; `--tests` takes these alone (and the C++ tests). Mutants in `equivalent.csv`
 behave like the original, and are not run.
 
 It needs `pip install -e '.[mutation]'`, a built library, and for `core` cmake and ninja. Tests run
@@ -60,8 +60,6 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", default=[], help="files or cases of pytest, alone")
     parser.add_argument("--report", action="store_true", help="only say what the CSV holds")
     arguments = parser.parse_args()
-    if arguments.tests and not arguments.again:
-        parser.error("--tests must go with --again")
     if not arguments.report:
         for part in arguments.parts:
             run_part(part, arguments)
