@@ -47,9 +47,9 @@ _OWN_OPTIONS = {
     **dict.fromkeys(("weight_decay", "row_weight_decay"), _DECAYS),
 }
 _DRAWS_OF_PASS = 2**20  # draw numbers between two passes of one step
-# `gradient_factor`: its gradient, too small to change a norm; its value where nothing is assigned,
-# too small for a penalty to change the gradient; the least and the largest factor to follow.
-_GRADIENT_OF_FACTOR, NO_FACTOR, _FACTORS = 2.0**-40, 2.0**-100, (2.0**-24, 2.0**10)
+_GRADIENT_OF_FACTOR = 2.0**-40  # of `gradient_factor`: too small to change a norm
+NO_FACTOR = 2.0**-100  # its value where nothing is assigned: too small for a penalty to change it
+_FACTORS = 2.0**-24, 2.0**10  # the least and the largest factor to follow
 
 
 @dataclasses.dataclass(eq=False)
@@ -104,10 +104,10 @@ class StepContext(keras.constraints.Constraint):
 
     In a custom loop, the head's gradients are multiplied by the factor that the loop applied to the
     others, as `tf.clip_by_global_norm` does (its norm does not contain the head's); not with
-    `gradient_accumulation_steps`, nor over workers. A warning is given if the others were changed
-    in another way, such as noise. A gradient without a following optimizer step does not change the
-    head; a warning is given when the next one begins. `head.take_step()`, for loops without an
-    optimizer, takes the gradients as they were computed.
+    `gradient_accumulation_steps`, nor over workers. The next step begins with a warning if the
+    others were changed in another way, such as noise. So it does after a gradient without a
+    following optimizer step, which does not change the head. `head.take_step()`, for loops without
+    an optimizer, takes the gradients as they were computed.
     """
 
     def __init__(self, head: Any) -> None:
@@ -117,7 +117,8 @@ class StepContext(keras.constraints.Constraint):
         self._accumulates_for: weakref.ref[Any] | None = None
         self.kept = KeptPasses()
         with tf.init_scope():
-            # Gradients without a step so far, in custom loops.
+            # Gradients without a step so far, in custom loops. -1: the gradients of the last step
+            # were changed in a way that the head could not follow.
             self.untaken = tf.Variable(0, trainable=False, dtype=tf.int64, name="untaken")
 
     @property
@@ -170,8 +171,8 @@ class StepContext(keras.constraints.Constraint):
             self.untaken.assign(0)
         elif step.pending:
             self._warn_of_lost_pass()
-        elif not step.follows:
-            self._tell_of_untaken()
+        elif not step.follows or any(map(_is_foreign, with_parts(step.optimizer))):
+            self._tell_of_last_step()
         step.pending = {}
         step.forward_passes += 1
         return ForwardPass(_graph(), False)
@@ -263,7 +264,9 @@ class StepContext(keras.constraints.Constraint):
                 _refuse_unknown_scale(self._head, pending)
                 optimizer = applying
             self._head.rate_of_model.meet(optimizer)
-            self._take_all(pending, _scale_of(optimizer, applying), applying, step.follows)
+            may_change = not step.follows or any(map(_is_foreign, with_parts(optimizer)))
+            scale = _scale_of(optimizer, applying)
+            self._take_all(pending, scale, applying, step.follows, may_change)
         return tf.convert_to_tensor(anchor)
 
     @tf.autograph.experimental.do_not_convert
@@ -271,20 +274,24 @@ class StepContext(keras.constraints.Constraint):
         """Takes the step of all kept passes, in a loop without an optimizer."""
         pending = self._step_around().begin_anew()
         self._head.rate_of_model.meet(None)
-        self._take_all(pending, 1.0, None, follows=False)
+        self._take_all(pending, 1.0, None, follows=False, may_change=False)
 
-    def _take_all(self, pending: list[Any], scale: Any, optimizer: Any, follows: bool) -> None:
+    def _take_all(
+        self, pending: list[Any], scale: Any, optimizer: Any, follows: bool, may_change: bool
+    ) -> None:
         num_parts = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         if num_parts > 1 or self.kept.has_parts:
             self._begin_for(optimizer)
         change: Any = 1 / scale
-        if optimizer is not None and num_parts == 1 and self._head.workers.size == 1:
-            change *= self._factor_by_others([counts for _, counts in pending])
+        is_lost: Any = False
+        if may_change and num_parts == 1 and self._head.workers.size == 1:
+            by_others, is_lost = self._factor_by_others([counts for _, counts in pending])
+            change *= by_others
         passes = [(gone.scaled(change), counts) for gone, counts in pending]
         if not passes:
             self._refuse_gradient_from_elsewhere()
-        if not follows:
-            self.untaken.assign(0)
+        if may_change or not follows:
+            self.untaken.assign(-tf.cast(is_lost, tf.int64))
         if num_parts == 1 and len(passes) == 1 and not self.kept.has_parts:
             ((gone, counts),) = passes
             tf.cond(counts, lambda: self._take(gone), lambda: tf.constant(0))
@@ -302,11 +309,14 @@ class StepContext(keras.constraints.Constraint):
             self._tell_of_missing(is_due, num_parts)
         tf.cond(is_due, lambda: self._take_kept(factor), lambda: tf.constant(0))
 
-    def _factor_by_others(self, counts: list[tf.Tensor]) -> tf.Tensor:
+    def _factor_by_others(self, counts: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns by what a custom loop or optimizer multiplied the gradients, `[]` float32.
 
         Args:
             counts: For each pending pass, whether it counts; others are kept.
+
+        Returns:
+            The factor, and whether the gradients were changed in another way, which makes it 1.
         """
         variable = self._head.gradient_factor
         given = tf.identity(variable.value)
@@ -317,9 +327,7 @@ class StepContext(keras.constraints.Constraint):
         factor = given / (_GRADIENT_OF_FACTOR * number)
         is_known = (tf.abs(factor) >= _FACTORS[0]) & (tf.abs(factor) <= _FACTORS[1])
         is_lost = ~is_known & (number > 0) & (given != NO_FACTOR)
-        warn = functools.partial(tf.numpy_function, self._warn_of_changed_gradients, [], tf.int32)
-        tf.cond(is_lost, warn, lambda: tf.constant(0))
-        return tf.where(is_known, factor, 1.0)
+        return tf.where(is_known, factor, 1.0), is_lost
 
     def _warn_of_changed_gradients(self) -> np.int32:
         self._warn_once(
@@ -451,21 +459,24 @@ class StepContext(keras.constraints.Constraint):
         """Raises an error for a step without a pass if another function computed a gradient."""
         number, rule = self.untaken.read_value(), _ELSEWHERE.format(head=full_name(self._head))
         kept = self.kept.count.read_value()
-        with after([Check((number == 0) | (kept > 0), lambda: [rule, number])]):
+        with after([Check((number <= 0) | (kept > 0), lambda: [rule, number])]):
             tf.identity(number)
 
-    def _tell_of_untaken(self) -> None:
-        """Warns if there was a gradient since the last step of an optimizer, and drops it."""
+    def _tell_of_last_step(self) -> None:
+        """Warns of gradients that were changed, or that no step followed; these are dropped."""
+
+        def warn(untaken: int) -> np.int32:
+            return self._warn_of_lost_pass() if untaken > 0 else self._warn_of_changed_gradients()
 
         def tell() -> tf.Tensor:
-            told = tf.numpy_function(self._warn_of_lost_pass, [], tf.int32)
+            told = tf.numpy_function(warn, [self.untaken.read_value()], tf.int32)
             with tf.control_dependencies([told]):
                 self.untaken.assign(0)
                 if self.kept.has_parts:
                     self.kept.take()
                 return tf.identity(told)
 
-        tf.cond(self.untaken > 0, tell, lambda: tf.constant(0))
+        tf.cond(tf.not_equal(self.untaken, 0), tell, lambda: tf.constant(0))
 
     def _warn_of_lost_pass(self) -> np.int32:
         self._warn_once(
@@ -510,9 +521,14 @@ def _skips_steps(optimizer: Any) -> bool:
     return any(isinstance(part, kind) for part in with_parts(optimizer))
 
 
+def _is_foreign(optimizer: Any) -> bool:
+    """Returns whether neither Keras nor this package wrote an optimizer."""
+    return not type(optimizer).__module__.startswith(("keras.", "tfx_largeout."))
+
+
 def _defers(optimizer: Any) -> bool:
     """Returns whether an optimizer may skip or delay the step of a gradient."""
-    if not type(optimizer).__module__.startswith(("keras.", "tfx_largeout.")):
+    if _is_foreign(optimizer):
         return True
     options = ("loss_scale_factor", "gradient_accumulation_steps")
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
