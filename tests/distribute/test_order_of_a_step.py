@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other workers wait for does not wait for the update of rows."""
+"""What is sent in a step, and what other workers wait for: not for the update of rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tfx_largeout as tlo
 from tfx_largeout.distribute.workers import ALONE, Workers, set_current
+from tfx_largeout.heads.base import HeadOutput
 
 
 class OneOfTwo(Workers):
@@ -18,8 +19,10 @@ class OneOfTwo(Workers):
     def __init__(self):
         super().__init__(2)
         self.sent = {}
+        self.gathered = []
 
     def gather(self, x, name):
+        self.gathered.append(name)
         return tf.stack([x, x])
 
     def add_up(self, x, name):
@@ -69,3 +72,20 @@ def test_rows_are_updated_while_gradients_are_under_way(workers):
     assert updates
     for name in ("head/hidden_gradient", "trunk/dense"):
         assert not updates & before(workers.sent[name].op), name
+
+
+def test_losses_and_metrics_share_what_is_gathered(workers):
+    head = tlo.heads.SampledHead(
+        40, tlo.samplers.Uniform(8), tlo.optimizers.RowSGD(0.1), name="head"
+    )
+    head.build([None, 3])
+    output = HeadOutput(head, tf.ones([6, 3]), training=False)
+    labels, weights = tf.range(6), tf.ones([6])
+    first = output.over_workers(labels, weights, None)
+    once = list(workers.gathered)
+    assert once
+    assert output.over_workers(labels, weights, None)[2] is first[2]
+    assert output.over_workers(labels, None, None)[2] is None
+    assert workers.gathered == once
+    output.over_workers(labels, 2 * weights, None)
+    assert len(workers.gathered) > len(once)
