@@ -348,11 +348,17 @@ def test_the_loss_may_be_in_a_function_of_its_own(name, scale):
         return optimizer.scale_loss(model.loss(y, model(x, training=True)))
 
     x, y = data()
-    for i in range(0, len(x), BATCH):
+    weights = model.trainable_variables
+
+    def gradients(i):
         with tf.GradientTape() as tape:
             value = value_of(tf.constant(x[i : i + BATCH]), tf.constant(y[i : i + BATCH]))
-        weights = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+        return tape.gradient(value, weights)
+
+    gradients(0)  # no step follows: it is dropped
+    with pytest.warns(RuntimeWarning, match="no optimizer has taken its step"):
+        for i in range(0, len(x), BATCH):
+            optimizer.apply_gradients(zip(gradients(i), weights, strict=True))
     assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
 
 

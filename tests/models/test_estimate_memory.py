@@ -54,6 +54,20 @@ def test_weights_are_known_before_they_are_made(name):
     assert sum_of(weights, "index") == pytest.approx(of_index + tree, abs=100)  # schedules, too
 
 
+@pytest.mark.all_cases
+@pytest.mark.parametrize("name", cases_of("name", list(ROWS)).args[1])
+def test_a_larger_step_takes_more(name):
+    def memory(examples=BATCH, labels=2, width=WIDTH):
+        of_width = {"of_width": width} if ROWS[name].is_tied else {}
+        head = ROWS[name].make_head(CLASSES, **of_width)
+        return head.memory_of_step(width, StepSize(examples, labels))
+
+    small = memory()
+    for larger in (memory(examples=3 * BATCH), memory(labels=3), memory(width=2 * WIDTH)):
+        assert all(many >= few for many, few in zip(larger, small, strict=True))
+    assert sum(memory(examples=3 * BATCH)) > sum(small) < sum(memory(width=2 * WIDTH))
+
+
 def sampled(classes=MILLIONS, **kw):
     return tlo.heads.SampledHead(
         classes, tlo.samplers.LogUniform(20), tlo.optimizers.RowAdam(1e-3), **kw
@@ -108,6 +122,7 @@ def test_a_table_that_two_layers_share_counts_once():
     inputs = keras.Input([4], dtype="int32")
     hidden = keras.layers.GlobalAveragePooling1D()(table(inputs))
     head = tlo.heads.TiedSampledHead(table, tlo.samplers.LogUniform(20))
+    assert head.num_named(StepSize(BATCH, labels=2)) == 2 * BATCH + 20
     model = keras.Model(inputs, head(hidden))
     for optimizer, gradients in (("row", 0), ("adam", 4 * CLASSES * (WIDTH + 1))):
         model.compile(
@@ -119,6 +134,7 @@ def test_a_table_that_two_layers_share_counts_once():
         assert estimate.gradients == gradients
 
 
+@pytest.mark.all_cases
 @pytest.mark.parametrize("optimizer", [tlo.optimizers.RowAdam, keras.optimizers.SGD])
 def test_a_tied_exact_head_with_selected_gradients_makes_nothing_of_the_size_of_the_table(
     optimizer,
@@ -129,7 +145,9 @@ def test_a_tied_exact_head_with_selected_gradients_makes_nothing_of_the_size_of_
     assert estimate.gradients == 0
     assert estimate.activations < 64 * BATCH * (1 + selected) * WIDTH
     dense = tlo.heads.TiedExactSoftmaxHead(table, backward="all")
-    assert tlo.estimate_memory(dense, BATCH, optimizer=optimizer()).gradients > estimate.weights / 2
+    of_all = tlo.estimate_memory(dense, BATCH, optimizer=optimizer())
+    assert of_all.gradients > estimate.weights / 2
+    assert of_all.activations > 2 * 4 * 1_000_000 * WIDTH
 
 
 @pytest.mark.parametrize(
