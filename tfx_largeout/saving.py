@@ -147,24 +147,39 @@ def shared_config(layer: keras.layers.Layer) -> dict[str, Any]:
     return {**keras.saving.serialize_keras_object(layer), "shared_object_id": id(layer)}
 
 
-def warn_of_lost_tie(layer: keras.layers.Layer, name: str, tied: keras.layers.Layer) -> None:
-    """Warns if a model's `.keras` file would lose a tie: `tied` is not on the level of `layer`.
+def warn_of_lost_tie(
+    layer: keras.layers.Layer, name: str, tied: keras.layers.Layer, training: bool | None
+) -> None:
+    """Warns if a model's file would lose a tie to `tied`, or a clone that is trained has lost it.
 
-    From two configurations, one nested in another model, Keras creates two layers.
+    From two configurations, one nested in another model, Keras creates two layers. A clone has
+    neither of them.
     """
     graphs = list(_graphs(calling_model(layer)))
     of_layer, of_tied = (
         [model for model in graphs if any(each is one for each in model.layers)]
         for one in (layer, tied)
     )
-    if of_layer and of_tied and not any(one is other for one in of_layer for other in of_tied):
-        warnings.warn(
-            f"{name} of {layer.name} should be a layer of the same model, {of_layer[0].name}; got "
+    if not of_layer or any(one is other for one in of_layer for other in of_tied):
+        return
+    if of_tied:
+        found = (
             f"one of {of_tied[0].name}. A .keras file does not keep such a tie; save_weights and "
-            "load_weights do.",
-            RuntimeWarning,
-            stacklevel=2,
+            "load_weights do."
         )
+    elif training:
+        found = (
+            "another layer, as in a model of keras.models.clone_model, whose tied layers "
+            "have separate weights. Use copy.deepcopy(model)."
+        )
+    else:
+        return
+    warnings.warn(
+        f"{name} of {layer.name} should be a layer of the same model, {of_layer[0].name}; got "
+        + found,
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _graphs(model: Any) -> Iterator[Any]:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <vector>
 
@@ -90,7 +91,9 @@ absl::Status RowRule::Set(const std::string& method, const tf::Tensor& numbers,
   beta_1_ = is_adam ? x(kFirst) : 0;
   beta_2_ = is_adam ? x(kSecond) : 0;
   step_ = {};
-  step_.clip_norm = static_cast<float>(x(kClipNorm));
+  const bool clips = x(kClipNorm) <= std::numeric_limits<float>::max();
+  step_.clip_norm =
+      clips ? static_cast<float>(x(kClipNorm)) : std::numeric_limits<float>::infinity();
   step_.epsilon = static_cast<float>(epsilon);
   step_.method = is_adam           ? core::RowMethod::kAdam
                  : !is_sgd         ? core::RowMethod::kAdagrad

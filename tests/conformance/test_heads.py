@@ -519,6 +519,17 @@ def test_clone_model(row):
     np.testing.assert_array_equal(clone(x), model(x))
 
 
+@pytest.mark.each_of("row", kind_of)
+@every_class
+def test_a_healthy_model_passes_the_check_of_numerics(row):
+    model = compiled(functional(row), row)
+    tf.debugging.enable_check_numerics()
+    try:
+        model.fit(*examples(), verbose=0)
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
 # Replicas and XLA
 
 

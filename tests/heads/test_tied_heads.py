@@ -316,6 +316,16 @@ def test_a_table_in_a_model_within_warns_and_weights_keep_the_tie(tmp_path):
     np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
 
 
+def test_a_clone_that_is_trained_warns_that_its_layers_are_not_tied():
+    (x, y), model = data(), tied(tlo.samplers.Uniform(9))
+    clone = keras.models.clone_model(model)
+    clone.compile(tlo.optimizers.RowSGD(0.1), tlo.losses.ComplementarySum(), run_eagerly=True)
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
+        clone.predict(x, verbose=0)
+    with pytest.warns(RuntimeWarning, match=r"the same model.*got another layer.*copy\.deepcopy"):
+        clone.fit(x, y, verbose=0)
+
+
 @pytest.mark.thorough
 def test_a_probe_looks_and_counts_no_draw():
     x, y = data()

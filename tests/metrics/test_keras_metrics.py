@@ -288,6 +288,21 @@ def test_ignore_class(ignored):
     np.testing.assert_allclose(got, expected(scores, kept)[3], rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(B,), *thorough((B, 1))])
+def test_a_keras_loss_leaves_training_and_evaluation_the_same_examples(shape):
+    row = next(row for row in HEADS if row.name == "dense")
+    model, (x, labels), weights = model_of(row), data(), np.linspace(0, 2, B)
+    labels[:20], labels[20:25] = -1, 7
+    wanted = expected(scores_of(row, model, x), labels, weights)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    model.compile(keras.optimizers.SGD(0.0), loss, weighted_metrics=keras_metrics())
+    labels = labels.reshape(shape)
+    trained = model.train_on_batch(x, labels, sample_weight=weights, return_dict=True)
+    evaluated = model.evaluate(x, labels, B, 0, weights, return_dict=True)
+    for logs in (trained, evaluated):
+        np.testing.assert_allclose(values_of(logs), wanted, rtol=1e-5)
+
+
 def test_other_outputs_of_the_model_keep_their_metrics():
     inputs, (x, labels) = keras.Input((D,)), data()
     number = keras.layers.Dense(1, name="number")(inputs)

@@ -89,6 +89,22 @@ def test_of_a_model(run_eagerly, tmp_path):
     )
 
 
+@pytest.mark.parametrize("ignored", [3, -100])
+def test_an_example_counts_if_it_has_more_than_the_class_that_the_loss_ignores(ignored):
+    scores, labels = random_batch(4)
+    labels[:3], labels[3:6] = -1, [ignored, *[-1] * (labels.shape[1] - 1)]
+    own = np.where(labels == ignored, -1, labels)
+    kept = (own >= 0).any(axis=1)
+    if ignored >= 0:  # no label is another thing
+        kept |= (labels != ignored).all(axis=1)
+    head = tlo.heads.DenseHead(NUM_CLASSES, kernel_initializer="identity", use_bias=False)
+    y_pred, metric = head(scores), LabelSetF1(NUM_CLASSES, 3)
+    tlo.losses.SoftmaxCrossentropy(ignore_class=ignored)(labels, y_pred)
+    metric.update_state(labels, y_pred)
+    found = {name: float(value) for name, value in metric.result().items()}
+    assert found == pytest.approx(definition(scores[kept], own[kept], 3), rel=1e-6)
+
+
 def test_sequences_and_a_mask():
     scores, labels = random_batch(3)
     metric = LabelSetF1(NUM_CLASSES, 3)

@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=10**9, help="try so many, and stop")
     parser.add_argument("--quick", action="store_true", help="without cases that take long")
     parser.add_argument("--again", default="", help="try anew those of this status")
+    parser.add_argument("--only", default="", help="files whose path contains this")
     parser.add_argument("--tests", nargs="+", default=[], help="files or cases of pytest, alone")
     parser.add_argument("--report", action="store_true", help="only say what the CSV holds")
     arguments = parser.parse_args()
@@ -76,6 +77,7 @@ def run_part(part: str, arguments: argparse.Namespace) -> None:
         left = [mutant for mutant in every if mutant.key in again - skipped]
     else:
         left = [mutant for mutant in mutants if mutant.key not in skipped | done.keys()]
+    left = [mutant for mutant in left if arguments.only in mutant.file]
     print(f"{part}: {len(mutants)} in the sample, {len(left)} to try", flush=True)
     if not left:
         return

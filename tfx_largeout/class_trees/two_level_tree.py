@@ -13,6 +13,7 @@ from tfx_largeout.class_trees.base import ClassOrder, ClassTree, RowTable, Table
 from tfx_largeout.class_trees.sweep import Sweep
 from tfx_largeout.labels import Labels
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
+from tfx_largeout.ops.exact.logit_blocks import NO_LOGIT
 from tfx_largeout.ops.sorted_search import upper_bound
 
 CLUSTERS, MEMBERS = "cluster", "class"
@@ -101,8 +102,7 @@ class TwoLevelTree(ClassTree):
         logits = tables[MEMBERS].logits_of_each(members, hidden)
         # Padding counts as a cluster of zeros, so that its values are finite.
         there = (members >= 0) | ~labels.mask[..., tf.newaxis]
-        infinity = tf.constant(float("inf"), logits.dtype)
-        by_member = tf.nn.log_softmax(tf.where(there, logits, -infinity))
+        by_member = tf.nn.log_softmax(tf.where(there, logits, NO_LOGIT))
         values = tf.gather(by_cluster, clusters, batch_dims=1)
         values += tf.gather(by_member, places, batch_dims=2)
         values = tf.where(labels.mask, values, 0)

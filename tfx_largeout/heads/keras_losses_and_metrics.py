@@ -236,7 +236,11 @@ class _UpdateByHead:
         output = getattr(y_pred, HEAD_OUTPUT, None)
         if output is None and asks_for_shapes():
             return  # Keras asks for shapes, with plain tensors
-        if output is None or output.is_trained_by_logits or _is_one_hot(y_true, output):
+        if output is None or _is_one_hot(y_true, output):
+            self._as_keras(y_true, y_pred, sample_weight)
+        elif output.is_trained_by_logits:
+            if self._is_served():
+                y_true, sample_weight = self._of_labelled(output, y_true, sample_weight)
             self._as_keras(y_true, y_pred, sample_weight)
         elif self._is_served():
             mask = mask_of(y_pred)
@@ -274,13 +278,10 @@ class _UpdateByHead:
                 "from_logits=False. Use keras.metrics.SparseCategoricalCrossentropy("
                 "from_logits=True) or tlo.metrics.ExactLoss()."
             )
-        ignored = options.get("ignore_class")
-        seen = output.for_metric(ignored if ignored is not None and ignored < 0 else None)
+        seen = self._seen(output)
         output, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
         exact = output.statistics(ExactStatistics, y_true).of_positive_targets
-        labels, counted = exact.labels, exact.labels.mask
-        if ignored is not None:
-            counted &= labels.ids != ignored
+        labels, counted = exact.labels, self._counted(exact.labels)
         loss = tf.where(counted, exact.log_partition[:, tf.newaxis] - exact.target_logits, 0)
         if labels.values is None:
             with after([_at_most_one(metric, labels)]):
@@ -296,6 +297,24 @@ class _UpdateByHead:
         values = tf.where(weights != 0, tf.cast(values, metric.dtype), 0)
         values, weights = output.of_all_groups(values, weights)
         keras.metrics.Mean.update_state(metric, values, weights)
+
+    def _seen(self, output: Any) -> Any:
+        """Returns the output, with a negative `ignore_class` of the metric as another -1."""
+        ignored = options_of_function(self._metric).get("ignore_class")
+        return output.for_metric(ignored if ignored is not None and ignored < 0 else None)
+
+    def _counted(self, labels: Labels) -> tf.Tensor:
+        ignored = options_of_function(self._metric).get("ignore_class")
+        return labels.mask if ignored is None else labels.mask & (labels.ids != ignored)
+
+    def _of_labelled(self, output: Any, y_true: Any, sample_weight: Any) -> tuple[Any, Any]:
+        """Returns labels and weights with which Keras's metric counts what `_by_head` counts."""
+        has_label = tf.reduce_any(self._counted(self._seen(output).labels(y_true)), axis=-1)
+        weights = tf.where(has_label, example_weights(output.hidden, sample_weight, None), 0)
+        y_true = tf.convert_to_tensor(y_true)
+        is_known = tf.reshape(has_label, tf.shape(y_true))
+        y_true = tf.where(is_known, y_true, tf.zeros_like(y_true))
+        return y_true, tf.reshape(weights, tf.shape(output.hidden)[:-1])
 
     def _warn(self, output: Any) -> None:
         head, name = output.head, self._metric.name

@@ -113,7 +113,7 @@ class TiedHead(KernelHead):
     ) -> tf.Tensor:
         optimizer = getattr(calling_model(self), "optimizer", None)
         self.gives_slices = optimizer is None or adds_up(optimizer)
-        warn_of_lost_tie(self, "embedding", self.embedding)
+        warn_of_lost_tie(self, "embedding", self.embedding, training)
         return super().call(inputs, training, exclude)
 
     def add_kernel(self) -> None:

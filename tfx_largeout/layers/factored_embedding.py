@@ -88,7 +88,7 @@ class FactoredEmbedding(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """The rows of the ids, in the compute dtype."""
-        warn_of_lost_tie(self, "head", self.head)
+        warn_of_lost_tie(self, "head", self.head, training)
         if training is None:
             training = tape_may_record()
         ids = tf.reshape(tf.cast(inputs, tf.int64), [-1])

@@ -12,7 +12,7 @@ from tfx_largeout.arguments import choice_argument, integer_argument, number_arg
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import HeadOutput, head_output
 from tfx_largeout.keras_internals import mask_of
-from tfx_largeout.labels import normalize_labels
+from tfx_largeout.labels import Labels, normalize_labels
 from tfx_largeout.metrics.base import EvaluationMetric
 from tfx_largeout.ops.exact.ranks_from_logits import best_columns
 from tfx_largeout.statistics import TopScores
@@ -36,8 +36,9 @@ class LabelSetF1(EvaluationMetric):
 
     `result()` is a dict of the six, such as `micro_precision` and `macro_f1`, with a `name` such as
     `{name}_macro_f1`: if a model has several, name each one. Examples without labels count, as
-    nothing should be predicted for them; leave out padding of sequences by a Keras mask, or weights
-    of 0. Training steps of a model with a head are left out, as in `ExactMetric`.
+    nothing should be predicted for them; leave out padding of sequences by a Keras mask, weights of
+    0, or the loss's `ignore_class`. Training steps of a model with a head are left out, as in
+    `ExactMetric`.
 
     Cost: an exact pass for the k best, O(N C D), and O(N k K); 24 bytes per class.
 
@@ -94,8 +95,10 @@ class LabelSetF1(EvaluationMetric):
             labels = normalize_labels(y_true, num_classes, tf.shape(y_pred)[:-1])
         else:
             best, labels = self._best_of_head(output), output.for_metric().labels(y_true)
-        labels = labels.positive
         weights = example_weights(batch, sample_weight, mask)
+        if output is not None and output.ignored_by_loss is not None:
+            weights = tf.where(_is_counted(output, y_true, labels), weights, 0)
+        labels = labels.positive
         is_given = (best.ids >= 0) & self._is_enough(best)
         hits = tf.equal(best.ids[:, :, tf.newaxis], labels.ids[:, tf.newaxis])
         is_right = is_given & tf.reduce_any(hits, axis=2)
@@ -158,6 +161,14 @@ def _ratio(kind: str, right: tf.Tensor, given: tf.Tensor, had: tf.Tensor) -> tf.
     if kind == "f1":
         return tf.math.divide_no_nan(2 * right, given + had)
     return tf.math.divide_no_nan(right, given if kind == "precision" else had)
+
+
+def _is_counted(output: HeadOutput, y_true: Any, labels: Labels) -> tf.Tensor:
+    """Returns the examples that had more than the loss's `ignore_class`, or no label, `[N]`."""
+    is_counted = tf.reduce_any(labels.mask, axis=1)
+    if output.ignored_by_loss >= 0:  # else it is another mark of no label
+        is_counted |= tf.reduce_all(output.labels(y_true).ids != output.ignored_by_loss, axis=1)
+    return is_counted
 
 
 def _best_of_logits(logits: tf.Tensor, k: int) -> TopScores:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -142,7 +143,8 @@ class RowRule(NamedTuple):
 
 def numbers_of(rule: RowRule) -> tf.Tensor:
     """Returns the numbers of a rule for the custom ops, `[n]` float64, on the host."""
-    row_clip_norm = math.inf if rule.row_clip_norm is None else rule.row_clip_norm
+    # The largest number means none: tf.debugging.enable_check_numerics refuses an infinite one.
+    row_clip_norm = sys.float_info.max if rule.row_clip_norm is None else rule.row_clip_norm
     numbers = [rule.weight_decay, row_clip_norm, *rule.hyperparameters]
     if rule.has_options:
         narrow, rounding = rule.moment_dtype == "bfloat16", ROUNDINGS.index(rule.rounding)
