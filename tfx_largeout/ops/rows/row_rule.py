@@ -143,7 +143,7 @@ class RowRule(NamedTuple):
 
 def numbers_of(rule: RowRule) -> tf.Tensor:
     """Returns the numbers of a rule for the custom ops, `[n]` float64, on the host."""
-    # The largest number means none: tf.debugging.enable_check_numerics refuses an infinite one.
+    # The largest number means none. An infinite one fails tf.debugging.enable_check_numerics.
     row_clip_norm = sys.float_info.max if rule.row_clip_norm is None else rule.row_clip_norm
     numbers = [rule.weight_decay, row_clip_norm, *rule.hyperparameters]
     if rule.has_options:
