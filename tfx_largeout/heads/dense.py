@@ -47,8 +47,8 @@ class DenseHead(CosineLogits):
     Args:
         num_classes: The number of classes C, at least 2.
         use_bias: Whether there is a bias b `[C]`. Default None: without `cosine_scale`.
-        kernel_initializer: The initializer of W `[C, D]` (its fan_in is C), or an array. Values that
-            are random and independent are drawn in blocks of rows. Default `"glorot_uniform"`.
+        kernel_initializer: The initializer of W `[C, D]` (its fan_in is C), or an array. Values
+            that are random and independent are drawn in blocks of rows. Default `"glorot_uniform"`.
         bias_initializer: The initializer of b. Default `"zeros"`.
         cosine_scale: s, above 0: the logits are s cos(theta_c), theta_c being the angle between h
             and row c of W, which is kept at norm 1. There is no bias. Losses may then have margins.
