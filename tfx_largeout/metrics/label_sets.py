@@ -96,8 +96,8 @@ class LabelSetF1(EvaluationMetric):
         else:
             best, labels = self._best_of_head(output), output.for_metric().labels(y_true)
         weights = example_weights(batch, sample_weight, mask)
-        if output is not None and output.ignored_by_loss is not None:
-            weights = tf.where(_is_counted(output, y_true, labels), weights, 0)
+        if output is not None and (ignored := output.ignored_by_loss) is not None:
+            weights = tf.where(_is_counted(output, y_true, labels, ignored), weights, 0)
         labels = labels.positive
         is_given = (best.ids >= 0) & self._is_enough(best)
         hits = tf.equal(best.ids[:, :, tf.newaxis], labels.ids[:, tf.newaxis])
@@ -163,11 +163,11 @@ def _ratio(kind: str, right: tf.Tensor, given: tf.Tensor, had: tf.Tensor) -> tf.
     return tf.math.divide_no_nan(right, given if kind == "precision" else had)
 
 
-def _is_counted(output: HeadOutput, y_true: Any, labels: Labels) -> tf.Tensor:
+def _is_counted(output: HeadOutput, y_true: Any, labels: Labels, ignored: int) -> tf.Tensor:
     """Returns the examples that had more than the loss's `ignore_class`, or no label, `[N]`."""
     is_counted = tf.reduce_any(labels.mask, axis=1)
-    if output.ignored_by_loss >= 0:  # else it is another mark of no label
-        is_counted |= tf.reduce_all(output.labels(y_true).ids != output.ignored_by_loss, axis=1)
+    if ignored >= 0:  # else it is another mark of no label
+        is_counted |= tf.reduce_all(output.labels(y_true).ids != ignored, axis=1)
     return is_counted
 
 
