@@ -41,6 +41,7 @@ from tfx_largeout.keras_internals import (
     set_global_seed,
     set_mask,
     variable_behind,
+    was_called,
     weighted_losses,
     without_autocast,
 )
@@ -297,6 +298,14 @@ def test_a_model_is_made_again_and_shared_layers_stay_shared():
     assert changed.name == "x"
     layers = [layer for layer in flat_layers(changed) if layer.name == "shared"]
     assert len(set(map(id, layers))) == 1 and layers[0] is not shared
+
+
+def test_a_layer_knows_whether_it_was_called():
+    layer = keras.layers.Dense(1)
+    layer.build([None, 2])
+    assert not was_called(layer), "_called"
+    keras.Sequential([keras.Input([2]), layer])
+    assert was_called(layer)
 
 
 def test_seeds_and_names_of_the_process():

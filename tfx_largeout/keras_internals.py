@@ -113,6 +113,11 @@ def flat_layers(model: Any) -> list[Any]:
     return list(model._flatten_layers())
 
 
+def was_called(layer: keras.layers.Layer) -> bool:
+    """Returns whether a layer was ever called: `_called`."""
+    return layer._called
+
+
 def own_weights(layer: Any) -> list[Any]:
     """Returns the weights of a layer, without its sublayers: `_trainable_variables`."""
     return layer._trainable_variables + layer._non_trainable_variables

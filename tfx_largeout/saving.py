@@ -13,9 +13,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from tfx_largeout.keras_internals import calling_model, is_functional
+from tfx_largeout.keras_internals import calling_model, is_functional, was_called
 
 _PACKAGE = "tfx_largeout"
+_FROM_CONFIG = "_tfx_largeout_from_config"
 
 
 @keras.saving.register_keras_serializable(package="tfx_largeout")
@@ -130,13 +131,17 @@ def kept_arguments(made: Any, base: type) -> dict[str, Any]:
 
 
 def with_objects(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with serialized Keras objects deserialized."""
-    return {
+    """Returns a configuration with serialized Keras objects deserialized; layers are marked."""
+    objects = {
         name: keras.saving.deserialize_keras_object(value)
         if isinstance(value, dict) and "class_name" in value
         else value
         for name, value in config.items()
     }
+    for value in objects.values():
+        if isinstance(value, keras.layers.Layer):
+            setattr(value, _FROM_CONFIG, True)
+    return objects
 
 
 def shared_config(layer: keras.layers.Layer) -> dict[str, Any]:
@@ -152,7 +157,7 @@ def warn_of_lost_tie(
 ) -> None:
     """Warns if a model's file would lose a tie to `tied`, or a clone that is trained has lost it.
 
-    From two configurations, one nested in another model, Keras creates two layers. A clone has
+    From two configurations, one nested in another model, Keras creates two layers. A clone calls
     neither of them.
     """
     graphs = list(_graphs(calling_model(layer)))
@@ -163,23 +168,19 @@ def warn_of_lost_tie(
     if not of_layer or any(one is other for one in of_layer for other in of_tied):
         return
     if of_tied:
-        found = (
+        got = (
             f"one of {of_tied[0].name}. A .keras file does not keep such a tie; save_weights and "
             "load_weights do."
         )
-    elif training:
-        found = (
-            "another layer, as in a model of keras.models.clone_model, whose tied layers "
-            "have separate weights. Use copy.deepcopy(model)."
+    elif training and getattr(tied, _FROM_CONFIG, False) and not was_called(tied):
+        got = (
+            "one that was never called, as in a model of keras.models.clone_model, whose tied "
+            "layers have separate weights. Use copy.deepcopy(model)."
         )
     else:
         return
-    warnings.warn(
-        f"{name} of {layer.name} should be a layer of the same model, {of_layer[0].name}; got "
-        + found,
-        RuntimeWarning,
-        stacklevel=2,
-    )
+    rule = f"{name} of {layer.name} should be a layer of the same model, {of_layer[0].name}; got "
+    warnings.warn(rule + got, RuntimeWarning, stacklevel=2)
 
 
 def _graphs(model: Any) -> Iterator[Any]:

@@ -103,9 +103,11 @@ def test_the_exact_pass_is_made_once_for_all_who_ask():
 def every_loss_of_all_classes():
     dense = tlo.heads.DenseHead(7, kernel_initializer="random_normal")
     factored = tlo.heads.FactoredHead(7, 0.1)
+    tree = tlo.heads.HierarchicalSoftmaxHead(7, tlo.optimizers.RowSGD())
     return [
         (dense, tlo.losses.SoftmaxCrossentropy()),
         (dense, tlo.losses.SquaredError()),
+        (tree, tlo.losses.NegativeLogLikelihood()),
         (factored, tlo.losses.SquaredError()),
     ]
 

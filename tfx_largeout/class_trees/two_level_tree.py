@@ -154,7 +154,7 @@ class _Residuals(NamedTuple):
         places: `[N, K]`, the labels' places in their clusters.
         members: `[N, K, M]`, positions; -1: none.
         by_cluster: `[N, G]`, log p(g | h).
-        by_member: `[N, K, M]`, log p(c | g, h); -inf: none.
+        by_member: `[N, K, M]`, log p(c | g, h); about `NO_LOGIT`: none.
     """
 
     clusters: tf.Tensor

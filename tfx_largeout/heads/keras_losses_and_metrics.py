@@ -278,10 +278,13 @@ class _UpdateByHead:
                 "from_logits=False. Use keras.metrics.SparseCategoricalCrossentropy("
                 "from_logits=True) or tlo.metrics.ExactLoss()."
             )
-        seen = self._seen(output)
+        ignored = self._ignored
+        seen = output.for_metric(ignored if ignored is not None and ignored < 0 else None)
         output, y_true, sample_weight, mask = seen.over_workers(y_true, sample_weight, mask)
         exact = output.statistics(ExactStatistics, y_true).of_positive_targets
-        labels, counted = exact.labels, self._counted(exact.labels)
+        labels, counted = exact.labels, exact.labels.mask
+        if ignored is not None:
+            counted &= labels.ids != ignored
         loss = tf.where(counted, exact.log_partition[:, tf.newaxis] - exact.target_logits, 0)
         if labels.values is None:
             with after([_at_most_one(metric, labels)]):
@@ -298,22 +301,22 @@ class _UpdateByHead:
         values, weights = output.of_all_groups(values, weights)
         keras.metrics.Mean.update_state(metric, values, weights)
 
-    def _seen(self, output: Any) -> Any:
-        """Returns the output, with a negative `ignore_class` of the metric as another -1."""
-        ignored = options_of_function(self._metric).get("ignore_class")
-        return output.for_metric(ignored if ignored is not None and ignored < 0 else None)
-
-    def _counted(self, labels: Labels) -> tf.Tensor:
-        ignored = options_of_function(self._metric).get("ignore_class")
-        return labels.mask if ignored is None else labels.mask & (labels.ids != ignored)
+    @property
+    def _ignored(self) -> int | None:
+        return options_of_function(self._metric).get("ignore_class")
 
     def _of_labelled(self, output: Any, y_true: Any, sample_weight: Any) -> tuple[Any, Any]:
         """Returns labels and weights with which Keras's metric counts what `_by_head` counts."""
-        has_label = tf.reduce_any(self._counted(self._seen(output).labels(y_true)), axis=-1)
-        weights = tf.where(has_label, example_weights(output.hidden, sample_weight, None), 0)
-        y_true = tf.convert_to_tensor(y_true)
-        is_known = tf.reshape(has_label, tf.shape(y_true))
-        y_true = tf.where(is_known, y_true, tf.zeros_like(y_true))
+        if tuple(y_true.shape[output.batch_rank :]) not in ((), (1,)):
+            return y_true, sample_weight  # Keras has its own words
+        ids = tf.cast(y_true, tf.int64)
+        counted = ids >= 0
+        if self._ignored is None:
+            y_true = tf.where(counted, y_true, tf.zeros_like(y_true))  # a loss of NaN has no weight
+        else:
+            counted &= ids != self._ignored
+        weights = example_weights(output.hidden, sample_weight, None)
+        weights = tf.where(tf.reshape(counted, [-1]), weights, 0)
         return y_true, tf.reshape(weights, tf.shape(output.hidden)[:-1])
 
     def _warn(self, output: Any) -> None:

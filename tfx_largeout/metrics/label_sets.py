@@ -37,8 +37,8 @@ class LabelSetF1(EvaluationMetric):
     `result()` is a dict of the six, such as `micro_precision` and `macro_f1`, with a `name` such as
     `{name}_macro_f1`: if a model has several, name each one. Examples without labels count, as
     nothing should be predicted for them; leave out padding of sequences by a Keras mask, weights of
-    0, or the loss's `ignore_class`. Training steps of a model with a head are left out, as in
-    `ExactMetric`.
+    0, or `ignore_class` of a loss of `tlo.losses` (all without labels, if it is negative). Training
+    steps of a model with a head are left out, as in `ExactMetric`.
 
     Cost: an exact pass for the k best, O(N C D), and O(N k K); 24 bytes per class.
 
