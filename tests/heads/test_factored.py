@@ -226,10 +226,11 @@ def test_logits_of_stale_rows():
     for _ in range(4):
         take_step(head, loss, tf.constant(x[:BATCH]), labels[:BATCH])
         reanchor(head.state)
-    stale = head(x)
+    stale, means = head(x), head.mean_logit(tf.constant(x))
     assert np.count_nonzero(head.state.slot_rows.numpy()) > 1  # a call settles nothing
     kernel, _ = head.materialize()
     np.testing.assert_allclose(stale, x @ kernel.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(means, np.mean(stale, axis=1), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(head(x), stale, rtol=1e-4, atol=1e-5)
 
 
