@@ -32,10 +32,10 @@ class CountingHead(SelfUpdatingDense):
         super().build(input_shape)
         self.updates = self.add_weight(name="updates", shape=(), initializer="zeros")
 
-    def backward(self, *arguments, update):
+    def backward(self, hidden, labels, residuals, gradients, update):
         if update:
             self.updates.assign_add(1.0)
-        return super().backward(*arguments, update=update)
+        return super().backward(hidden, labels, residuals, gradients, update)
 
 
 @pytest.mark.parametrize(
