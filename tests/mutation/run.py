@@ -3,7 +3,7 @@
 
     python tests/mutation/run.py losses --number 60 --seed 0
     python tests/mutation/run.py core --number 60 --limit 10     # ten more, and stop
-    python tests/mutation/run.py losses --again survived --tests tests/losses/test_new.py
+    python tests/mutation/run.py heads --again survived --only over_workers --tests tests/distribute
     python tests/mutation/run.py --report
 
 A mutant is a copy of the package with one fault (`mutants.py`). It is killed if a test of its part
@@ -12,7 +12,7 @@ while coverage.py records which lines each case runs. A Python mutant meets the 
 its statement, from the shortest file on (all, where none does or only an import); then, without
 `--quick`, the cases of the same files that take long.
 Each row is written to a CSV at once: a stopped run continues where it was; `--again survived` tries
-the survivors again; `--tests` takes these alone (and the C++ tests). Mutants in `equivalent.csv`
+the survivors again, `--only` those of some files; `--tests` takes these alone (and the C++ tests). Mutants in `equivalent.csv`
 behave like the original, and are not run.
 
 It needs `pip install -e '.[mutation]'`, a built library, and for `core` cmake and ninja. Tests run
