@@ -94,6 +94,7 @@ def test_there_are_blocks_to_check():
 
 
 CLASSES, WIDTH, FEATURES, EXAMPLES = 2000, 8, 20, 32
+SAMPLER = tlo.samplers.LogUniform(50)
 LABELS = np.arange(EXAMPLES)
 
 
@@ -110,9 +111,8 @@ def own_model(code):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile("adam", loss, run_eagerly=True)
         return model
-    if "choose_" in code or "SampledValidation" in code:
-        sampler = tlo.samplers.LogUniform(50)
-        head = tlo.heads.SampledHead(CLASSES, sampler, tlo.optimizers.RowSGD(0.1))
+    if any(name in code for name in ("choose_", "SampledValidation", "sampler,")):
+        head = tlo.heads.SampledHead(CLASSES, SAMPLER, tlo.optimizers.RowSGD(0.1))
         model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
         model.compile("adam", tlo.losses.ComplementarySum(), run_eagerly=True)
         return model
@@ -126,7 +126,7 @@ def own_model(code):
 def run_block(code):
     own = {name: CLASSES for name in ("C", "num_classes", "num_words")}
     own |= {"counts": np.arange(CLASSES)[::-1] + 1, "train": examples()}
-    own |= {"model": own_model(code), "inputs": keras.Input([3], dtype="int32")}
+    own |= {"sampler": SAMPLER, "model": own_model(code), "inputs": keras.Input([3], dtype="int32")}
     if any(name in code for name in ("choose_", "compare_", "SampledValidation")):
         x = np.random.default_rng(0).normal(size=(EXAMPLES, WIDTH)).astype("float32")
         own |= {"head": own["model"].layers[-1], "x": x, "y": LABELS, "hidden": tf.constant(x)}
