@@ -309,6 +309,7 @@ def _filtered_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Calla
     has_groups = len(groups) > 0
     _say(not has_groups or (groups.shape == kernel.shape[:1] and len(wanted) == len(hidden)))
     bias = None if bias.shape == [0] else bias
+    shard = _shard(*numbers)
     allowed = ClassFilter(excluded, *((groups, wanted) if has_groups else (None, None)))
 
     def call() -> Any:
@@ -318,7 +319,7 @@ def _filtered_top_k(inputs: dict[str, Any], attributes: dict[str, Any]) -> Calla
             bias,
             attributes["k"],
             allowed,
-            shard=_shard(*numbers),
+            shard=shard,
             implementation="composed",
         )
         return top.log_partition, top.scores, top.ids
