@@ -12,7 +12,7 @@ while coverage.py records which lines each case runs. A Python mutant meets the 
 its statement, from the shortest file on (all, where none does or only an import); then, without
 `--quick`, the cases of the same files that take long.
 Each row is written to a CSV at once: a stopped run continues where it was; `--again survived` tries
-the survivors again, `--only` those of some files; `--tests` takes these alone (and the C++ tests).
+the survivors again, `--only` in some files; `--tests` takes these alone (and the C++ tests).
 Mutants in `equivalent.csv` behave like the original, and are not run.
 
 It needs `pip install -e '.[mutation]'`, a built library, and for `core` cmake and ninja. Tests run
