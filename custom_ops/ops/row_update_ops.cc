@@ -39,9 +39,9 @@ slots: SGD: none or the momentum. Adagrad: the accumulator. Adam: m, v and the a
 ids: [n], in [0, C), without repeats.
 gradient: [n, D], finite.
 learning_rate: eta, [], finite, at least 0.
-rule: weight_decay, clip_norm (above the largest float: none), and the method's hyperparameters:
-  momentum and whether it is Nesterov's; epsilon; beta_1, beta_2 and epsilon. Nine options may follow,
-  which raise an error on a GPU. Whether rows keep norm 1: g is made tangent to the sphere first, and rows are
+rule: weight_decay, clip_norm (above all floats: none), and the method's hyperparameters: momentum and
+  whether it is Nesterov's; epsilon; beta_1, beta_2 and epsilon. Nine options may follow, which raise
+  an error on a GPU. Whether rows keep norm 1: g is made tangent to the sphere first, and rows are
   divided by their norms last. Whether the accumulator, or v, is one number per row, the mean of g^2.
   Whether the momentum, m and v are bfloat16, rounded at random. The rounding of W: 0, to nearest; 1, at
   random, without bias; 2, to nearest, with the error kept in a slot and added in the next step. The

@@ -17,6 +17,7 @@ from variants import cases_of, thorough
 import tfx_largeout as tlo
 
 C, D, B = 50, 8, 64
+ROWS = {row.name: row for row in HEADS}
 every_class = cases_of("row", list(filter(first_of_a_class, HEADS)))
 graph_and_eager = pytest.mark.parametrize("run_eagerly", [False, *thorough(True)])
 NO_IGNORE_CLASS = (
@@ -245,7 +246,7 @@ class OnlyShapes(keras.metrics.Metric):
     ids=["mse", "own", "smoothed"],
 )
 def test_other_metrics_are_warned_of_once_by_name(metric, name, own):
-    row = next(row for row in HEADS if row.name == "sampled")
+    row = ROWS["sampled"]
     model = model_of(row, metrics=[metric if isinstance(metric, str) else metric()])
     x, labels = data()
     ids = labels[:, np.newaxis] if name != "categorical_crossentropy" else labels
@@ -266,7 +267,7 @@ def test_other_metrics_are_warned_of_once_by_name(metric, name, own):
 
 
 def test_a_crossentropy_that_takes_logits_for_probabilities_is_refused():
-    row = next(row for row in HEADS if row.name == "sampled")
+    row = ROWS["sampled"]
     model = model_of(row, metrics=["sparse_categorical_crossentropy"])
     with pytest.raises(ValueError, match=r"must have from_logits=True.*ExactLoss"):
         model.evaluate(*data(), verbose=0)
@@ -275,7 +276,7 @@ def test_a_crossentropy_that_takes_logits_for_probabilities_is_refused():
 @pytest.mark.skipif(NO_IGNORE_CLASS, reason="this Keras's metric has no ignore_class")
 @pytest.mark.parametrize("ignored", [-1, 7])
 def test_ignore_class(ignored):
-    row = next(row for row in HEADS if row.name == "dense")
+    row = ROWS["dense"]
     metric = keras.metrics.SparseCategoricalCrossentropy(
         from_logits=True, ignore_class=ignored, name="loss_of_others"
     )
@@ -293,7 +294,7 @@ def test_ignore_class(ignored):
     [("int64", (B,), False), ("float64", (B, 1), False), ("int32", (B,), True)],
 )
 def test_beside_a_keras_loss_training_and_evaluation_count_the_same(dtype, shape, run_eagerly):
-    row = next(row for row in HEADS if row.name == "dense")
+    row = ROWS["dense"]
     model, (x, labels), weights = model_of(row), data(), np.linspace(0, 2, B)
     labels[:20] = -1
     wanted = expected(scores_of(row, model, x), labels, weights)
@@ -312,7 +313,7 @@ def test_beside_a_keras_loss_training_and_evaluation_count_the_same(dtype, shape
 @pytest.mark.all_cases
 @pytest.mark.parametrize(("ignored", "dtype"), [(-1, "int64"), (255, "uint8")])
 def test_beside_a_keras_loss_what_both_ignore_may_be_any_number(ignored, dtype):
-    row = next(row for row in HEADS if row.name == "dense")
+    row = ROWS["dense"]
     model, (x, labels) = model_of(row), data()
     wanted = expected(scores_of(row, model, x[20:]), labels[20:])[3]
     x[:20], labels[:20] = np.nan, ignored
@@ -341,7 +342,7 @@ def test_other_outputs_of_the_model_keep_their_metrics():
 
 
 def test_callbacks_files_and_the_metric_itself(tmp_path):
-    row = next(row for row in HEADS if row.name == "sampled")
+    row = ROWS["sampled"]
     metric = keras.metrics.SparseCategoricalAccuracy(name="right")
     model = model_of(row, metrics=[metric, "accuracy"])
     x, labels = data()

@@ -21,6 +21,7 @@ from tfx_largeout.memory import StepSize, sum_of, text_of_bytes
 CLASSES, WIDTH, BATCH = 3001, 16, 32
 ROWS = {row.name: row for row in HEADS}
 MILLIONS = 10_000_000
+every_row = cases_of("name", list(ROWS))
 
 
 def bytes_of(variables):
@@ -29,12 +30,12 @@ def bytes_of(variables):
     return int(sum(sizes))
 
 
-def made(row, **kw):
-    return row.make_head(CLASSES, **kw, **({"of_width": WIDTH} if row.is_tied else {}))
+def made(row, width=WIDTH):
+    return row.make_head(CLASSES, **({"of_width": width} if row.is_tied else {}))
 
 
 @pytest.mark.all_cases
-@pytest.mark.parametrize("name", cases_of("name", list(ROWS)).args[1])
+@every_row
 def test_weights_are_known_before_they_are_made(name):
     head = made(ROWS[name])
     weights = head.weights_of(WIDTH)
@@ -55,17 +56,15 @@ def test_weights_are_known_before_they_are_made(name):
 
 
 @pytest.mark.all_cases
-@pytest.mark.parametrize("name", cases_of("name", list(ROWS)).args[1])
+@every_row
 def test_a_larger_step_takes_more(name):
     def memory(examples=BATCH, labels=2, width=WIDTH):
-        of_width = {"of_width": width} if ROWS[name].is_tied else {}
-        head = ROWS[name].make_head(CLASSES, **of_width)
-        return head.memory_of_step(width, StepSize(examples, labels))
+        return made(ROWS[name], width).memory_of_step(width, StepSize(examples, labels))
 
-    small = memory()
-    for larger in (memory(examples=3 * BATCH), memory(labels=3), memory(width=2 * WIDTH)):
+    small, longer, wider = memory(), memory(examples=3 * BATCH), memory(width=2 * WIDTH)
+    for larger in (longer, wider, memory(labels=3)):
         assert all(many >= few for many, few in zip(larger, small, strict=True))
-    assert sum(memory(examples=3 * BATCH)) > sum(small) < sum(memory(width=2 * WIDTH))
+    assert sum(longer) > sum(small) < sum(wider)
 
 
 def sampled(classes=MILLIONS, **kw):
