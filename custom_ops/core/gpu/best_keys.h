@@ -76,12 +76,15 @@ class BestKeys {
 
   __device__ void Sort() {
     __syncthreads();
-    for (int64_t i = k_ + *count_ + threadIdx.x; i < size_; i += kThreads) keys_[i] = 0;
+    const int64_t n = k_ + *count_;
+    int64_t size = 1;
+    while (size < n) size *= 2;
+    for (int64_t i = n + threadIdx.x; i < size; i += kThreads) keys_[i] = 0;
     __syncthreads();
     if (threadIdx.x == 0) *count_ = 0;
-    for (int64_t run = 2; run <= size_; run *= 2) {  // a bitonic sort
+    for (int64_t run = 2; run <= size; run *= 2) {  // a bitonic sort
       for (int64_t stride = run / 2; stride > 0; stride /= 2) {
-        for (int64_t i = threadIdx.x; i < size_ / 2; i += kThreads) Order(i, run, stride);
+        for (int64_t i = threadIdx.x; i < size / 2; i += kThreads) Order(i, run, stride);
         __syncthreads();
       }
     }

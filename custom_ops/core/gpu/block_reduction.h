@@ -33,10 +33,14 @@ struct Min {
   }
 };
 
-// Returns the combination of their values to all threads of a warp.
-template <typename T, typename Combine>
+struct Or {
+  __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a | b; }
+};
+
+// Returns the combination of their values to all threads of a warp, or of kLanes lanes in a row.
+template <int kLanes = kWarpSize, typename T, typename Combine>
 __device__ T OfWarp(T value, Combine combine) {
-  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) {
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) {
     value = combine(value, __shfl_xor_sync(~0u, value, mask));
   }
   return value;

@@ -199,6 +199,16 @@ unsigned Match(uint64_t bits) {
   });
 }
 
+unsigned Ballot(bool is_set) {
+  return block_of_this_thread->Exchange(is_set, [](const uint64_t* brought, unsigned num_lanes) {
+    unsigned set = 0;
+    for (unsigned lane = 0; lane < num_lanes; ++lane) {
+      set |= static_cast<unsigned>(brought[lane]) << lane;
+    }
+    return set;
+  });
+}
+
 }  // namespace tfx::core::gpu::on_cpu
 
 // For tests in Python, of the library with the ops.

@@ -86,6 +86,8 @@ void WaitForWarp();
 uint64_t Shuffle(uint64_t bits, unsigned lane);
 // Returns the lanes of the warp, as bits, that passed the same value.
 unsigned Match(uint64_t bits);
+// Returns the lanes of the warp, as bits, that passed true.
+unsigned Ballot(bool is_set);
 unsigned Lane();
 
 template <typename T>
@@ -138,7 +140,12 @@ inline unsigned __match_any_sync(unsigned, unsigned value) {
   return ::tfx::core::gpu::on_cpu::Match(value);
 }
 
+inline unsigned __ballot_sync(unsigned, int predicate) {
+  return ::tfx::core::gpu::on_cpu::Ballot(predicate != 0);
+}
+
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
 
 template <typename T>
 T atomicAdd(T* sum, T value) {

@@ -15,10 +15,6 @@ namespace {
 
 constexpr int64_t kMostFloats = int64_t{1} << 24;  // of rows and their values at a time
 
-struct Or {
-  __device__ uint32_t operator()(uint32_t a, uint32_t b) const { return a | b; }
-};
-
 __global__ void SetFaults(HashFaults* faults) { *faults = kNoFaults; }
 
 constexpr uint32_t kIsNotZero = 1, kIsNotFinite = 2;

@@ -8,6 +8,7 @@
 #include "core/gpu/bfloat16.h"
 #include "core/gpu/block_reduction.h"
 #include "core/gpu/launch_each.h"
+#include "core/gpu/own_logits.h"
 #include "core/gpu/streamed_softmax.h"
 #include "core/keep_random.h"
 #include "core/kept_logits.h"
@@ -18,12 +19,11 @@ namespace {
 // The smallest number of examples for which a block of classes is sized: each example has a
 // separate block of threads, which reads all of the classes.
 constexpr int64_t kFewestExamples = 256;
-constexpr size_t kSharedBytes = 8 * kWarps;
+constexpr size_t kSharedBytes = sizeof(SoftmaxTerms) * kWarps;
 
 // The results so far, by example.
 struct Found {
-  double* sums;        // of exp(o - maximum)
-  float* maxima;       // of all logits that are numbers
+  SoftmaxTerms* terms;
   int64_t* sizes;      // how many entries are kept
   int64_t* needed;     // how many there were to keep at a time
   KeptLogit* entries;  // [B, room]
@@ -38,8 +38,7 @@ struct Memory {
         blocks(in.layer.weights, in.layer.hidden, in.layer.batch, size, in.precision, scratch),
         logits(scratch->Take<float>(in.layer.batch * size)) {
     const int64_t batch = in.layer.batch;
-    found.sums = scratch->Take<double>(batch);
-    found.maxima = scratch->Take<float>(batch);
+    found.terms = scratch->Take<SoftmaxTerms>(batch);
     found.sizes = scratch->Take<int64_t>(batch);
     found.needed = scratch->Take<int64_t>(batch);
     found.entries = scratch->Take<KeptLogit>(batch * room);
@@ -64,81 +63,60 @@ struct Rule {
   float epsilon, log_epsilon;
 };
 
-// A random number in (0, 1] for an example and a class.
-__device__ float RandomOf(uint32_t key_of_example, int64_t id) {
-  auto of_class = static_cast<uint32_t>(id);
-  of_class = (of_class ^ (of_class >> 16)) * 0x7feb352du;
-  of_class = (of_class ^ (of_class >> 15)) * 0x846ca68bu;
-  of_class ^= of_class >> 16;
-  uint32_t x = (key_of_example ^ of_class) * 0x9e3779b1u;
+// A random number of 31 bits for an example and a class.
+__device__ uint32_t RandomBits(uint32_t key_of_example, uint32_t id) {
+  id = (id ^ (id >> 16)) * 0x7feb352du;
+  id = (id ^ (id >> 15)) * 0x846ca68bu;
+  id ^= id >> 16;
+  uint32_t x = (key_of_example ^ id) * 0x9e3779b1u;
   x = (x ^ (x >> 15)) * 0x85ebca77u;
-  return (static_cast<float>(static_cast<int32_t>(x >> 1)) + 0.5f) * 0x1p-31f;
+  return x >> 1;
 }
 
-// The work of a block of threads on its example.
-class Example {
+// log u of the random number u = (bits + 1/2) / 2^31, in (0, 1].
+__device__ float LogRandom(uint32_t bits) {
+  return logf((static_cast<float>(static_cast<int32_t>(bits)) + 0.5f) * 0x1p-31f);
+}
+
+// A lower bound of log Z by terms of it. It is less by more than what rounding does to comparisons.
+__device__ float BoundOf(const SoftmaxTerms& terms) {
+  const float bound = LogOfSum(static_cast<float>(terms.sum), terms.maximum);
+  return isfinite(bound) ? bound - (1e-4f + 1e-6f * fabsf(bound)) : bound;
+}
+
+// The work of a block of threads on the entries of its example.
+class Entries {
  public:
-  __device__ Example(const SoftmaxSelectionInputs& in, const Rule& rule, const Found& found,
+  __device__ Entries(const SoftmaxSelectionInputs& in, const Rule& rule, const Found& found,
                      int64_t room, unsigned char* shared)
       : in_(in.layer),
         rule_(rule),
-        found_(found),
         room_(room),
-        shared_(shared),
+        shared_(static_cast<uint32_t*>(static_cast<void*>(shared))),
         i_(blockIdx.x),
+        size_(found.sizes[i_]),
+        needed_(found.needed[i_]),
         entries_(found.entries + i_ * room) {}
 
-  // Adds the exponentials of logits [n]. Returns a lower bound of log Z to all threads.
-  __device__ float AddToSoftmax(const float* logits, int64_t n) {
-    float here = -INFINITY;
-    for (int64_t c = threadIdx.x; c < n; c += kThreads) here = fmaxf(here, logits[c]);
-    here = OfBlock(here, Max(), shared_);
-    float terms = 0;
-    for (int64_t c = threadIdx.x; c < n; c += kThreads) terms += ExpBelow(logits[c], here);
-    const double total = OfBlock(static_cast<double>(terms), Sum(), shared_);
-    const float before = found_.maxima[i_];
-    const double sum_before = found_.sums[i_];
-    const float maximum = fmaxf(here, before);
-    const double sum = total * ExpBelow(here, maximum) + sum_before * ExpBelow(before, maximum);
-    __syncthreads();  // all threads have read the old value
-    if (threadIdx.x == 0) {
-      found_.maxima[i_] = maximum;
-      found_.sums[i_] = sum;
+  // Keeps entries of a chunk of classes, which follow on those kept so far, by a bound of log Z.
+  __device__ void Keep(const OwnLogits& own, uint32_t key_of_example, float bound) {
+    const unsigned kept = Kept(own, key_of_example, bound);
+    uint32_t total;
+    const uint32_t before = SumBefore(static_cast<uint32_t>(__popc(kept)), shared_, &total);
+    if (total == 0) return;
+    if (size_ + total > room_) {
+      Thin([&](const KeptLogit& e) { return rule_.Keeps(e.logit, e.key, bound); });
     }
-    const float bound = LogOfSum(sum, maximum);
-    // Minus the effect of rounding on comparisons.
-    return isfinite(bound) ? bound - (1e-4f + 1e-6f * fabsf(bound)) : bound;
-  }
-
-  // Keeps entries of rows [begin, begin + n), by a bound of log Z.
-  __device__ void Keep(const float* logits, int64_t begin, int64_t n, uint32_t key_of_example,
-                       float bound) {
-    int64_t size = found_.sizes[i_];
-    if (size + n > room_) {
-      size = Thin(size, [&](const KeptLogit& e) { return rule_.Keeps(e.logit, e.key, bound); });
-    }
-    int64_t wanted = size;
-    for (int64_t first = 0; first < n; first += kThreads) {
-      const int64_t c = first + threadIdx.x;
-      KeptLogit entry = {static_cast<int32_t>(i_), static_cast<int32_t>(begin + c), 0, 0};
-      bool keeps = false;
-      if (c < n) {
-        const float u = RandomOf(key_of_example, in_.shard.ClassOf(entry.row));
-        entry.logit = logits[c];
-        entry.key = entry.logit - logf(u);
-        keeps = rule_.Keeps(entry.logit, entry.key, bound);
-      }
-      wanted += Append(keeps, entry, wanted);
-    }
-    if (threadIdx.x != 0) return;
-    found_.sizes[i_] = wanted < room_ ? wanted : room_;
-    if (found_.needed[i_] < wanted) found_.needed[i_] = wanted;
+    Write(own, key_of_example, kept, size_ + __shfl_sync(~0u, before, 0));
+    size_ += total;
+    needed_ = needed_ < size_ ? size_ : needed_;
+    size_ = size_ < room_ ? size_ : room_;
   }
 
   // Keeps the entries that log Z selects, without labels.
   __device__ void Finish(float log_z) {
     const int64_t* labels = in_.labels + i_ * in_.num_labels;
-    const int64_t size = Thin(found_.sizes[i_], [&](const KeptLogit& e) {
+    Thin([&](const KeptLogit& e) {
       if (!rule_.Keeps(e.logit, e.key, log_z)) return false;
       const int64_t id = in_.shard.ClassOf(e.row);
       for (int64_t k = 0; k < in_.num_labels; ++k) {
@@ -146,39 +124,82 @@ class Example {
       }
       return true;
     });
-    if (threadIdx.x == 0) found_.sizes[i_] = size;
+  }
+
+  __device__ void Save(const Found& found) const {
+    if (threadIdx.x != 0) return;
+    found.sizes[i_] = size_;
+    found.needed[i_] = needed_;
   }
 
  private:
-  // Leaves the first `size` entries that stay, in their order. Returns how many.
-  template <typename Stays>
-  __device__ int64_t Thin(int64_t size, const Stays& stays) {
-    int64_t left = 0;
-    for (int64_t first = 0; first < size; first += kThreads) {
-      const int64_t at = first + threadIdx.x;
-      KeptLogit entry = {};
-      if (at < size) entry = entries_[at];
-      left += Append(at < size && stays(entry), entry, left);  // waits until all have read
-    }
-    __syncthreads();
-    return left;
+  __device__ uint32_t BitsOf(const OwnLogits& own, int j, uint32_t key_of_example) const {
+    return RandomBits(key_of_example, static_cast<uint32_t>(in_.shard.ClassOf(own.Row(j))));
   }
 
-  // Writes an entry of each thread that keeps one from `at` on, in their order, as far as there is
-  // room. Returns how many threads keep one.
-  __device__ int64_t Append(bool keeps, const KeptLogit& entry, int64_t at) {
-    uint32_t total;
-    at += SumBefore(keeps ? 1 : 0, static_cast<uint32_t*>(static_cast<void*>(shared_)), &total);
-    if (keeps && at < room_) entries_[at] = entry;
-    return total;
+  __device__ KeptLogit EntryOf(const OwnLogits& own, int j, uint32_t key_of_example) const {
+    const float logit = own.FromMemory(j);
+    const float key = logit - LogRandom(BitsOf(own, j, key_of_example));
+    return {static_cast<int32_t>(i_), static_cast<int32_t>(own.Row(j)), logit, key};
+  }
+
+  // Which own logits are kept, as bits.
+  __device__ unsigned Kept(const OwnLogits& own, uint32_t key_of_example, float bound) const {
+    // A logit is kept if log u < o - log Z - log epsilon. The maximum in place of o gives a limit
+    // of u for all, up to rounding. Few are below it.
+    const float log_z = bound + rule_.log_epsilon;
+    const float log_limit = own.maximum() - log_z + 1e-4f + 1e-6f * fabsf(log_z);
+    if (log_limit < -23) return 0;  // u is at least 2^-32
+    const auto limit = static_cast<uint32_t>(expf(fminf(log_limit, 0)) * 0x1p31f);
+    unsigned candidates = 0, kept = 0;
+    for (int j = 0; j < OwnLogits::kCount; ++j) {
+      candidates |= (BitsOf(own, j, key_of_example) <= limit ? 1u : 0u) << j;
+    }
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const int j = __ffs(candidates) - 1;
+      const KeptLogit entry = EntryOf(own, j, key_of_example);
+      if (rule_.Keeps(entry.logit, entry.key, bound)) kept |= 1u << j;
+    }
+    return kept;
+  }
+
+  // Writes the kept own logits of a warp from `at` on, as far as there is room.
+  __device__ void Write(const OwnLogits& own, uint32_t key_of_example, unsigned kept, int64_t at) {
+    const unsigned lanes_before = (1u << threadIdx.x % kWarpSize) - 1;
+    for (unsigned any = OfWarp(kept, Or()); any != 0; any &= any - 1) {
+      const int j = __ffs(any) - 1;
+      const bool keeps = (kept >> j & 1) != 0;
+      const unsigned lanes = __ballot_sync(~0u, keeps);
+      const int64_t own_at = at + __popc(lanes & lanes_before);
+      if (keeps && own_at < room_) entries_[own_at] = EntryOf(own, j, key_of_example);
+      at += __popc(lanes);
+    }
+  }
+
+  // Leaves the entries that stay, in their order.
+  template <typename Stays>
+  __device__ void Thin(const Stays& stays) {
+    int64_t left = 0;
+    for (int64_t first = 0; first < size_; first += kThreads) {
+      const int64_t at = first + threadIdx.x;
+      KeptLogit entry = {};
+      if (at < size_) entry = entries_[at];
+      const bool does_stay = at < size_ && stays(entry);
+      uint32_t total;
+      const uint32_t before = SumBefore(does_stay ? 1 : 0, shared_, &total);  // all have read
+      if (does_stay) entries_[left + before] = entry;
+      left += total;
+    }
+    size_ = left;
+    __syncthreads();
   }
 
   const StreamedLogitsInputs& in_;
   const Rule& rule_;
-  const Found& found_;
   const int64_t room_;
-  unsigned char* const shared_;
+  uint32_t* const shared_;
   const int64_t i_;
+  int64_t size_, needed_;
   KeptLogit* const entries_;
 };
 
@@ -188,40 +209,38 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t at = OwnIndex();
   if (at < num_targets) target_logits[at] = 0;
   if (at >= batch) return;
-  found.sums[at] = 0;
-  found.maxima[at] = -INFINITY;
+  found.terms[at] = {};
   found.sizes[at] = found.needed[at] = 0;
 }
 
 // A block of threads for each example, for the rows [begin, begin + columns).
 __global__ void __launch_bounds__(kThreads)
     LookAtBlock(SoftmaxSelectionInputs in, Rule rule, Found found, int64_t room, bool is_first,
-                int64_t begin, int64_t columns, float* logits, SoftmaxSelectionOutputs out) {
+                int64_t begin, int64_t columns, const float* logits, SoftmaxSelectionOutputs out) {
   TFX_SHARED_MEMORY(memory);
   const StreamedLogitsInputs& layer = in.layer;
-  const int64_t i = blockIdx.x;
-  float* of_example = logits + i * columns;
-  for (int64_t c = threadIdx.x; layer.weights.bias != nullptr && c < columns; c += kThreads) {
-    of_example[c] += BiasOf(layer.weights, begin + c);
-  }
-  __syncthreads();
-  Example example(in, rule, found, room, memory);
-  float bound;
-  if (is_first) {
-    bound = example.AddToSoftmax(of_example, columns);
-    for (int64_t at = i * layer.num_labels + threadIdx.x; at < (i + 1) * layer.num_labels;
-         at += kThreads) {
-      const int64_t label = layer.labels[at];
-      const int64_t row = label < 0 ? -1 : layer.shard.RowOf(label);
-      if (row >= begin && row < begin + columns) out.target_logits[at] = of_example[row - begin];
-    }
-  } else {
-    bound = out.logsumexp[i];
-  }
-  if (room == 0) return;
+  const int64_t i = blockIdx.x, end = begin + columns;
+  const float* of_example = logits + i * columns;
   const uint32_t key =
       KeyOfExample(static_cast<uint64_t>(in.seed[0]), static_cast<uint64_t>(in.seed[1]), i);
-  example.Keep(of_example, begin, columns, key, bound);
+  Entries entries(in, rule, found, room, memory);
+  SoftmaxTerms terms = found.terms[i];
+  for (int64_t first = begin; first < end; first += kChunk) {
+    const OwnLogits own(layer.weights, of_example + first - begin, first,
+                        first + kChunk < end ? first + kChunk : end);
+    if (is_first) terms = terms + TermsOfBlock(own, reinterpret_cast<SoftmaxTerms*>(memory));
+    if (room > 0) entries.Keep(own, key, is_first ? BoundOf(terms) : out.logsumexp[i]);
+  }
+  if (room > 0) entries.Save(found);
+  if (!is_first) return;
+  if (threadIdx.x == 0) found.terms[i] = terms;
+  for (int64_t at = i * layer.num_labels + threadIdx.x; at < (i + 1) * layer.num_labels;
+       at += kThreads) {
+    const int64_t label = layer.labels[at];
+    const int64_t row = label < 0 ? -1 : layer.shard.RowOf(label);
+    if (row < begin || row >= end) continue;
+    out.target_logits[at] = of_example[row - begin] + BiasOf(layer.weights, row);
+  }
 }
 
 // A block of threads for each example.
@@ -230,9 +249,13 @@ __global__ void __launch_bounds__(kThreads)
                   float* logsumexp) {
   TFX_SHARED_MEMORY(memory);
   const int64_t i = blockIdx.x;
-  const float log_z = is_first ? LogOfSum(found.sums[i], found.maxima[i]) : logsumexp[i];
+  const float log_z =
+      is_first ? LogOfSum(found.terms[i].sum, found.terms[i].maximum) : logsumexp[i];
   if (is_first && threadIdx.x == 0) logsumexp[i] = log_z;
-  if (room > 0) Example(in, rule, found, room, memory).Finish(log_z);
+  if (room == 0) return;
+  Entries entries(in, rule, found, room, memory);
+  entries.Finish(log_z);
+  entries.Save(found);
 }
 
 __global__ void __launch_bounds__(kThreads)

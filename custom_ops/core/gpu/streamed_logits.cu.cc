@@ -10,6 +10,7 @@
 #include "core/gpu/class_blocks.h"
 #include "core/gpu/cuda_on_cpu.h"
 #include "core/gpu/launch_each.h"
+#include "core/gpu/own_logits.h"
 #include "core/gpu/streamed_softmax.h"
 
 namespace tfx::core::gpu {
@@ -18,10 +19,9 @@ namespace {
 // The results over the classes of a block of threads: it reads a chunk of each block of classes,
 // always the same. `[chunks, B]`, then more dimensions.
 struct Found {
-  double* sums;    // of exp(o - maximum); NaN if a logit is
+  SoftmaxTerms* terms;
   uint64_t* keys;  // [.., k] the best, falling
   int64_t* above;  // [.., K] how many classes are above the label
-  float* maxima;   // of all logits that are numbers
 };
 
 struct Memory {
@@ -32,10 +32,9 @@ struct Memory {
         blocks(in.weights, in.hidden, in.batch, size, precision, scratch),
         logits(scratch->Take<float>(in.batch * size)) {
     const int64_t n = num_chunks * in.batch;
-    found.sums = scratch->Take<double>(n);
+    found.terms = scratch->Take<SoftmaxTerms>(n);
     found.keys = scratch->Take<uint64_t>(n * in.k);
     found.above = scratch->Take<int64_t>(n * in.num_labels);
-    found.maxima = scratch->Take<float>(n);
   }
 
   int64_t size, num_chunks;  // classes of a block, and chunks of them
@@ -68,59 +67,37 @@ __global__ void __launch_bounds__(kThreads)
 
 // Shared memory of a block of threads.
 struct Shared {
-  // How much it takes: `k` and the number of logits may be 0.
-  static size_t Bytes(int64_t k, int64_t num_logits) {
-    return 8 * static_cast<size_t>(kWarps + 1 + NumKeys(k)) + 4 * static_cast<size_t>(num_logits);
+  static constexpr size_t kReductionBytes = sizeof(SoftmaxTerms) * kWarps;
+
+  // `k` may be 0.
+  static size_t Bytes(int64_t k) {
+    return kReductionBytes + 8 * static_cast<size_t>(1 + NumKeys(k));
   }
   static int64_t NumKeys(int64_t k) { return k == 0 ? 0 : SizeOfBestKeys(k); }
 
-  __device__ Shared(unsigned char* memory, int64_t num_keys)
+  __device__ explicit Shared(unsigned char* memory)
       : reduction(memory),
-        count(reinterpret_cast<unsigned*>(memory + 8 * kWarps)),
-        keys(reinterpret_cast<uint64_t*>(memory + 8 * (kWarps + 1))),
-        logits(reinterpret_cast<float*>(keys + num_keys)) {}
+        count(reinterpret_cast<unsigned*>(memory + kReductionBytes)),
+        keys(reinterpret_cast<uint64_t*>(memory + kReductionBytes + 8)) {}
 
   void* reduction;
   unsigned* count;
   uint64_t* keys;
-  float* logits;
 };
 
-// The logits of each thread: every kThreads-th logit of a chunk.
-struct OwnLogits {
-  const float* first;
-  int count;
-  int first_row;
-
-  __device__ float operator[](int j) const { return first[j * kThreads]; }
-  __device__ int Row(int j) const { return first_row + j * kThreads; }
-  __device__ uint64_t Key(int j) const { return j < count ? KeyOf((*this)[j], Row(j)) : 0; }
-};
-
-__device__ void AddToSoftmax(const OwnLogits& own, const Shared& shared, bool is_first, double* sum,
-                             float* maximum) {
-  float here = -INFINITY;
-  for (int j = 0; j < own.count; ++j) here = fmaxf(here, own[j]);  // passes over NaN
-  here = OfBlock(here, Max(), shared.reduction);
-  float terms = 0;
-  for (int j = 0; j < own.count; ++j) terms += ExpBelow(own[j], here);
-  const double total = OfBlock(static_cast<double>(terms), Sum(), shared.reduction);
-  if (threadIdx.x != 0) return;
-  const float before = is_first ? -INFINITY : *maximum;
-  const double sum_before = is_first ? 0 : *sum;
-  *maximum = fmaxf(here, before);
-  *sum = total * ExpBelow(here, *maximum) + sum_before * ExpBelow(before, *maximum);
-}
+// NaN counts as -infinity.
+__device__ float NumberOf(float logit) { return isnan(logit) ? -INFINITY : logit; }
 
 __device__ void CountAbove(const StreamedLogitsInputs& in, const OwnLogits& own, float target,
                            int64_t label, const Shared& shared, bool is_first, int64_t* above) {
-  const uint32_t order = OrderOf(target);
-  const int64_t own_row = RowOfLabel(in, label);
+  target = NumberOf(target);
+  const auto rows_below = static_cast<int>(in.shard.RowsBelow(label));
+  const int own_row = in.shard.ClassOf(rows_below) == label ? rows_below : -1;
   unsigned count = 0;
-  for (int j = 0; j < own.count; ++j) {
-    if (own.Row(j) == own_row) continue;
-    const uint32_t other = OrderOf(own[j]);
-    if (other > order || (other == order && in.shard.ClassOf(own.Row(j)) < label)) ++count;
+  for (int j = 0; j < OwnLogits::kCount; ++j) {
+    const float other = NumberOf(own[j]);
+    const bool is_above = other > target || (other == target && own.Row(j) < rows_below);
+    if (is_above && own.Row(j) != own_row && own.IsThere(j)) ++count;
   }
   const unsigned total = OfBlock(count, Sum(), shared.reduction);
   if (threadIdx.x == 0) *above = (is_first ? 0 : *above) + total;
@@ -130,12 +107,16 @@ __device__ void FindBest(const OwnLogits& own, int64_t k, const Shared& shared, 
                          bool is_first, uint64_t* best) {
   BestKeys found(shared.keys, num_keys, k, shared.count, is_first ? nullptr : best);
   unsigned better = 0;
-  for (int j = 0; j < own.count; ++j) better += found.Beats(own.Key(j)) ? 1 : 0;
+  if (found.Beats(KeyOf(own.maximum(), own.Row(0)))) {
+    for (int j = 0; j < OwnLogits::kCount; ++j) {
+      better += own.IsThere(j) && found.Beats(KeyOf(own[j], own.Row(j))) ? 1 : 0;
+    }
+  }
   better = OfBlock(better, Sum(), shared.reduction);
   if (better == 0 && !is_first) return;
   const bool fit = found.Fit(better);
-  for (int j = 0; j < kChunk / kThreads; ++j) {  // equally often in all threads
-    found.Offer(own.Key(j));
+  for (int j = 0; j < OwnLogits::kCount; ++j) {  // equally often in all threads
+    found.Offer(own.IsThere(j) ? KeyOf(own.FromMemory(j), own.Row(j)) : 0);
     if (!fit) found.MakeRoom();
   }
   found.Sort();
@@ -147,20 +128,15 @@ __global__ void __launch_bounds__(kThreads)
     LookAtChunk(StreamedLogitsInputs in, StreamedLogitsOutputs out, Found found,
                 const float* logits, int64_t begin, int64_t columns, int64_t num_keys) {
   TFX_SHARED_MEMORY(memory);
-  const Shared shared(memory, num_keys);
+  const Shared shared(memory);
   const int64_t example = blockIdx.x, chunk = blockIdx.y;
   const int64_t at = chunk * in.batch + example;
   const bool is_first = begin == 0;
-  const int64_t first = chunk * kChunk + threadIdx.x;
-  const int64_t left = columns - first < kChunk ? columns - first : kChunk;
-  const int count = left <= 0 ? 0 : static_cast<int>((left + kThreads - 1) / kThreads);
-  float* mine = shared.logits + threadIdx.x;  // which no other thread looks at
-  const OwnLogits own = {mine, count, static_cast<int>(begin + first)};
-  for (int j = 0; j < count; ++j) {
-    mine[j * kThreads] =
-        logits[example * columns + first + j * kThreads] + BiasOf(in.weights, own.Row(j));
-  }
-  AddToSoftmax(own, shared, is_first, found.sums + at, found.maxima + at);
+  const int64_t first = chunk * kChunk;
+  const int64_t end = first + kChunk < columns ? first + kChunk : columns;
+  const OwnLogits own(in.weights, logits + example * columns + first, begin + first, begin + end);
+  const SoftmaxTerms terms = TermsOfBlock(own, static_cast<SoftmaxTerms*>(shared.reduction));
+  if (threadIdx.x == 0) found.terms[at] = is_first ? terms : found.terms[at] + terms;
   for (int64_t label = 0; out.target_ranks != nullptr && label < in.num_labels; ++label) {
     const int64_t pair = example * in.num_labels + label;
     const float* targets = in.target_scores == nullptr ? out.target_logits : in.target_scores;
@@ -173,17 +149,12 @@ __global__ void __launch_bounds__(kThreads)
 __device__ void MergeSoftmax(const StreamedLogitsInputs& in, const Found& found, int64_t num_chunks,
                              const Shared& shared, float* logsumexp) {
   const int64_t example = blockIdx.x;
-  float maximum = -INFINITY;
+  SoftmaxTerms own;
   for (int64_t chunk = threadIdx.x; chunk < num_chunks; chunk += kThreads) {
-    maximum = fmaxf(maximum, found.maxima[chunk * in.batch + example]);
+    own = own + found.terms[chunk * in.batch + example];
   }
-  maximum = OfBlock(maximum, Max(), shared.reduction);
-  double sum = 0;
-  for (int64_t chunk = threadIdx.x; chunk < num_chunks; chunk += kThreads) {
-    const int64_t at = chunk * in.batch + example;
-    sum += found.sums[at] * ExpBelow(found.maxima[at], maximum);
-  }
-  sum = OfBlock(sum, Sum(), shared.reduction);
+  const float maximum = OfBlock(own.maximum, Max(), shared.reduction);
+  const double sum = OfBlock(own.sum * ExpBelow(own.maximum, maximum), Sum(), shared.reduction);
   if (threadIdx.x == 0) *logsumexp = LogOfSum(sum, maximum);
 }
 
@@ -225,7 +196,7 @@ __global__ void __launch_bounds__(kThreads)
     MergeChunks(StreamedLogitsInputs in, StreamedLogitsOutputs out, Found found, int64_t num_chunks,
                 int64_t num_keys) {
   TFX_SHARED_MEMORY(memory);
-  const Shared shared(memory, num_keys);
+  const Shared shared(memory);
   MergeSoftmax(in, found, num_chunks, shared, out.logsumexp + blockIdx.x);
   if (out.target_ranks != nullptr) MergeRanks(in, found, num_chunks, shared, out.target_ranks);
   if (in.k > 0) MergeBest(in, found, num_chunks, shared, num_keys, out);
@@ -255,11 +226,11 @@ Error StreamedLogits(CUstream_st* stream, const StreamedLogitsInputs& inputs, Pr
     error = memory.blocks.Logits(stream, begin, columns, memory.logits);
     if (!error.ok()) break;
     TFX_LAUNCH(LookAtChunk, Grid(inputs.batch, BlocksOf(columns, kChunk)), dim3(kThreads),
-               Shared::Bytes(inputs.k, kChunk), stream, inputs, outputs, memory.found,
-               memory.logits, begin, columns, num_keys);
+               Shared::Bytes(inputs.k), stream, inputs, outputs, memory.found, memory.logits, begin,
+               columns, num_keys);
   }
   if (!error.ok()) return error;
-  TFX_LAUNCH(MergeChunks, Grid(inputs.batch), dim3(kThreads), Shared::Bytes(inputs.k, 0), stream,
+  TFX_LAUNCH(MergeChunks, Grid(inputs.batch), dim3(kThreads), Shared::Bytes(inputs.k), stream,
              inputs, outputs, memory.found, memory.num_chunks, num_keys);
   return LastError();
 }

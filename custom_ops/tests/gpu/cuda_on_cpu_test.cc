@@ -71,11 +71,12 @@ TEST(SumsOfThreadsBefore) {
 }
 
 // Lanes that bring the same number, and a count of the lanes so far with a barrier between.
-__global__ void Matches(unsigned* lanes, unsigned* counts, bool waits) {
+__global__ void Matches(unsigned* lanes, unsigned* thirds, unsigned* counts, bool waits) {
   TFX_SHARED_MEMORY(memory);
   auto* count = reinterpret_cast<unsigned*>(memory);
   const unsigned lane = threadIdx.x % kWarpSize;
   lanes[threadIdx.x] = __match_any_sync(~0u, lane % 3);
+  thirds[threadIdx.x] = __ballot_sync(~0u, lane % 3 == 1);
   if (lane == 0) *count = 0;
   __syncwarp();
   const unsigned before = *count;
@@ -86,12 +87,13 @@ __global__ void Matches(unsigned* lanes, unsigned* counts, bool waits) {
 }
 
 TEST(LanesThatMatch) {
-  std::vector<unsigned> lanes(kWarpSize), counts(kWarpSize);
+  std::vector<unsigned> lanes(kWarpSize), thirds(kWarpSize), counts(kWarpSize);
   for (bool waits : {true, false}) {
     TFX_LAUNCH(Matches, dim3(1), dim3(kWarpSize), sizeof(unsigned), nullptr, lanes.data(),
-               counts.data(), waits);
+               thirds.data(), counts.data(), waits);
     for (unsigned i = 0; i < kWarpSize; ++i) {
       EXPECT(lanes[i] == 0x49249249u << i % 3);
+      EXPECT(thirds[i] == 0x49249249u << 1);
       EXPECT((counts[i] == 1) == waits);
     }
   }
