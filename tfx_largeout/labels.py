@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.run_time_checks import Check, after
 
 PADDING = -1
@@ -224,17 +225,19 @@ def normalize_labels(
             value is repeated in a row. The labels are an indicator matrix: C columns with only 0
             and 1 (if sparse: only 1). Raised when the graph runs.
     """
-    labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
-    return _checked(labels, num_classes, checks)
+    with tf.device(HOST):  # where data come from: else each check would wait for a GPU
+        labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
+        return _checked(labels, num_classes, checks)
 
 
 def read_labels(
     y_true: Any, num_classes: int, batch_shape: Any, ignore_class: int | None
 ) -> Labels:
     """As `normalize_labels`, without checks of ids and values."""
-    labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
-    with after(checks):
-        return _identity(labels)
+    with tf.device(HOST):
+        labels, checks = _read(y_true, num_classes, batch_shape, ignore_class)
+        with after(checks):
+            return _identity(labels)
 
 
 def _read(

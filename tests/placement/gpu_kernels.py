@@ -99,15 +99,22 @@ def host_variables(graph: Any) -> list[HostNode]:
 def count_waits(graph: Any) -> dict[str, int]:
     """Returns the number of nodes of a graph and its functions for which the host waits.
 
-    Nodes of a `run_time_checks` branch don't count: they run only if a check has failed.
+    Nodes of a `run_time_checks` branch don't count, as they run only if a check has failed; nor do
+    nodes on the host, and branches by a condition that is computed there.
     """
-    counts = collections.Counter(node.type for node in nodes_of(graph, without_failures=True))
+    nodes = [node for node in nodes_of(graph, without_failures=True) if not _is_on_host(node)]
+    counts = collections.Counter(node.type for node in nodes)
     return {
         "Assert": counts["Assert"],
         "Where": counts["Where"] + counts["Unique"] + counts["UniqueV2"],
         "If": counts["If"] + counts["StatelessIf"],
         "While": counts["While"] + counts["StatelessWhile"],
     }
+
+
+def _is_on_host(node: tf.Operation) -> bool:
+    is_branch = node.type in ("If", "StatelessIf")
+    return "CPU" in (node.inputs[0].op.device if is_branch else node.device)
 
 
 @functools.cache

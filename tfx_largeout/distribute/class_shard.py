@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.run_time_checks import Check
 
 _MARK = "_tfx_largeout_class_shard"
@@ -46,7 +47,7 @@ class ClassShard(NamedTuple):
     def tensors(self, num_rows: Any) -> ClassShard:
         """Returns the same shard as int64 scalars on the host, for `num_rows` rows."""
         num_classes = num_rows if self.num_classes is None else self.num_classes
-        with tf.device("CPU:0"):
+        with tf.device(HOST):
             numbers = [tf.cast(x, tf.int64) for x in (self.first, self.stride, num_classes)]
         return ClassShard(*numbers)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfx_largeout.ops.devices import HOST
+
 _METHODS = (
     "build",
     "call",
@@ -41,7 +43,7 @@ def on_device(method: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.device is None:
             return method(self, *args, **kwargs)
-        with tf.device("CPU:0"):
+        with tf.device(HOST):
             return method(self, *args, **kwargs)
 
     return run

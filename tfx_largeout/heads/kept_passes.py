@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.devices import HOST
 
 
 class BackwardPass(NamedTuple):
@@ -48,7 +49,7 @@ class KeptPasses:
     """
 
     def __init__(self) -> None:
-        with tf.init_scope():
+        with tf.init_scope(), tf.device(HOST):
             self.count = tf.Variable(0, trainable=False, dtype=tf.int64, name="kept_passes")
         self._parts: list[tf.Variable] = []
 

@@ -20,6 +20,7 @@ from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
 from tfx_largeout.heads.step_context import NO_FACTOR, StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.statistics import only_first_derivative
 
 
@@ -238,7 +239,8 @@ class SelfUpdatingHead(Head):
     @property
     def draw(self) -> tf.Tensor:
         """The number of the present pass's draw: see `seed_of_step`."""
-        return self.update_switch.draw + self.step_context.draw
+        with tf.device(HOST):
+            return self.update_switch.draw + self.step_context.draw
 
     def training_logits(self, logits: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         self._refuse_penalties()

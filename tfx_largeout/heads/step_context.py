@@ -35,6 +35,7 @@ from tfx_largeout.keras_internals import (
     calling_model,
     in_train_step,
 )
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 
@@ -124,7 +125,8 @@ class StepContext(keras.constraints.Constraint):
     @property
     def draw(self) -> tf.Tensor:
         """The number of the draw: each pass of a step has separate candidates."""
-        return self.kept.count * _DRAWS_OF_PASS
+        with tf.device(HOST):
+            return self.kept.count * _DRAWS_OF_PASS
 
     # The call, and the forward pass
 
@@ -303,7 +305,8 @@ class StepContext(keras.constraints.Constraint):
             elif not (isinstance(scale, float) and scale == 1):
                 self._refuse_scale_through_functions()
         self._keep(passes)
-        is_due = self.kept.count > 0
+        with tf.device(HOST):
+            is_due = self.kept.count > 0
         if num_parts > 1:
             is_due &= tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
             self._tell_of_missing(is_due, num_parts)

@@ -32,6 +32,7 @@ from tfx_largeout.ops.candidates.candidate_gradients import (
 )
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.row_gradients import RowGradients
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
 from tfx_largeout.ops.rows.variable_rows import bare_variable
@@ -105,7 +106,8 @@ class TiedHead(KernelHead):
             dtype="float32",
             constraint=_AfterStep(self),
         )
-        self.draws = self.add_state("draws", dtype="int64")
+        with tf.device(HOST):
+            self.draws = self.add_state("draws", dtype="int64")
         self._sums = GradientSums(self.kernel, self.bias)
 
     def call(

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.tensorflow_internals import function_graph
 
 _UPDATING = -1  # larger values: no update, and the number of the draw
@@ -28,8 +29,12 @@ def seed_argument(seed: int | None) -> int:
 
 
 def seed_of_step(seed: int, step: tf.Tensor, draw: tf.Tensor) -> tf.Tensor:
-    """Returns the seed of a step, `[2]` int64, from the head's seed, the step and the draw."""
-    return tf.stack([seed + _NEXT_DRAW * draw, tf.cast(step, tf.int64)])
+    """Returns the seed of a step, `[2]` int64, from the head's seed, the step and the draw.
+
+    It is in host memory, where random ops look at it.
+    """
+    with tf.device(HOST):
+        return tf.stack([seed + _NEXT_DRAW * draw, tf.cast(step, tf.int64)])
 
 
 class UpdateSwitch:
@@ -41,7 +46,7 @@ class UpdateSwitch:
     """
 
     def __init__(self) -> None:
-        with tf.init_scope():
+        with tf.init_scope(), tf.device(HOST):
             self.state = tf.Variable(
                 _UPDATING, trainable=False, dtype=tf.int64, name="update_switch"
             )
@@ -67,7 +72,8 @@ class UpdateSwitch:
     @property
     def draw(self) -> tf.Tensor:
         """The number of the draw, int64: 0 in training."""
-        return tf.maximum(self._present(), 0)
+        with tf.device(HOST):
+            return tf.maximum(self._present(), 0)
 
     @property
     def is_off(self) -> bool:
@@ -81,13 +87,14 @@ class UpdateSwitch:
         """Whether it is on, `[]` bool, when a step runs."""
         if self.is_off:
             return tf.constant(False)
-        return tf.equal(self.state, _UPDATING)
+        with tf.device(HOST):
+            return tf.equal(self.state, _UPDATING)
 
     def either(self, update: Callable[[], Any], look: Callable[[], Any]) -> Any:
         """Returns what `update` returns while the switch is on, else what `look` does."""
         if self.is_off:
             return look()
-        return tf.cond(tf.equal(self.state, _UPDATING), update, look)
+        return tf.cond(self.is_on, update, look)
 
     def _present(self) -> tf.Tensor:
         draw = None if tf.executing_eagerly() else self._traced_draw()

@@ -23,9 +23,6 @@ from tfx_largeout.ops.product_precision import keep_float32
 from tfx_largeout.ops.rows.variable_rows import bare_variable
 from tfx_largeout.statistics import TopScores
 
-HOST = "CPU:0"
-"""Where those weights are that say what is to be launched, or that CPU kernels read."""
-
 
 class DerivedState(keras.layers.Layer):
     """A layer whose weights are derived from other weights, as the tables of an index from W.

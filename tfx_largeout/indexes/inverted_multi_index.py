@@ -304,7 +304,7 @@ class InvertedMultiIndex(Index):
         """Returns codebooks after some iterations of k-means over some rows."""
         seed = tf.stack([tf.constant(self.seed, tf.int64), self.clock.value])
         num_classes = self.codes.shape[0]
-        offset = tf.random.stateless_uniform([], seed, 0, num_classes, tf.int64, alg="philox")
+        offset = tf.random.stateless_uniform([], seed, 0, num_classes, tf.int64)
         ids = self._some_rows(self.num_words * _ROWS_OF_A_WORD, offset)
         rows = tf.cast(gather(kernel, ids), tf.float32)
         with after([_check_rows(ids, tf.reduce_sum(rows**2, axis=1))]):

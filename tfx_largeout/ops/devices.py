@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+HOST = "CPU:0"
+"""The host: for what decides there which ops run, seeds of random ops, and CPU kernels."""
+
 
 def has_gpu() -> bool:
     """Whether TensorFlow sees a GPU, and so places ops with a GPU kernel there.

@@ -19,6 +19,7 @@ from tfx_largeout.arguments import (
 )
 from tfx_largeout.distribute.class_shard import ClassShard, own_rows, shard_of
 from tfx_largeout.keras_internals import OptimizerHooks
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.rows.large_variables import load_variables, save_variables
 from tfx_largeout.ops.rows.row_rule import MOMENT_DTYPES, RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_step, row_update
@@ -125,7 +126,8 @@ class RowOptimizer(OptimizerHooks):
     ) -> None:
         if isinstance(learning_rate, numbers.Real):  # also NumPy's
             learning_rate = number_argument("learning_rate", learning_rate, above=0)
-        super().__init__(learning_rate, name=name, **kwargs)
+        with tf.device(HOST):  # seeds of draws depend on `iterations`
+            super().__init__(learning_rate, name=name, **kwargs)
         self.row_weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
         if row_clip_norm is not None:
             row_clip_norm = number_argument("row_clip_norm", row_clip_norm, above=0)

@@ -119,11 +119,9 @@ class Bernoulli(Sampler):
         The ids count from `first_id`.
         """
         if self._rate >= self._size:
-            uniform = tf.random.stateless_uniform(
-                [rows, self._size], seed, dtype=tf.float64, alg="philox"
-            )
+            uniform = tf.random.stateless_uniform([rows, self._size], seed, dtype=tf.float64)
             return tuple(tf.unstack(tf.where(uniform < self._inclusion), axis=1))
-        number_seed, class_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
+        number_seed, class_seed = tf.unstack(tf.random.split(seed, 2))
         numbers = tf.random.stateless_poisson(
             [rows], number_seed, tf.constant(self._rate, tf.float64), tf.int64
         )

@@ -38,7 +38,7 @@ class UniformDistribution(ClassDistribution):
         self.num_classes = num_classes
 
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
-        return tf.random.stateless_uniform(shape, seed, 0, self.num_classes, tf.int64, alg="philox")
+        return tf.random.stateless_uniform(shape, seed, 0, self.num_classes, tf.int64)
 
     def log_probability(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.fill(tf.shape(ids), tf.constant(-math.log(self.num_classes), tf.float64))
@@ -55,7 +55,7 @@ class LogUniformDistribution(ClassDistribution):
         self._log_range = math.log(num_classes + 1)
 
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
-        uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
+        uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64)
         ids = tf.cast(tf.exp(uniform * self._log_range), tf.int64) - 1
         return tf.minimum(ids, self.num_classes - 1)  # (C + 1)^u < C + 1, except for rounding
 
@@ -116,11 +116,9 @@ class AliasTable:
 
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
         """Returns independent draws for a seed `[2]`: class ids of this shape, int64."""
-        box_seed, height_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
-        box = tf.random.stateless_uniform(
-            shape, box_seed, 0, self.num_classes, tf.int32, alg="philox"
-        )
-        height = tf.random.stateless_uniform(shape, height_seed, dtype=tf.float64, alg="philox")
+        box_seed, height_seed = tf.unstack(tf.random.split(seed, 2))
+        box = tf.random.stateless_uniform(shape, box_seed, 0, self.num_classes, tf.int32)
+        height = tf.random.stateless_uniform(shape, height_seed, dtype=tf.float64)
         threshold = tf.cast(tf.gather(self._threshold, box), tf.float64)
         ids = tf.where(height < threshold, box, tf.gather(self._alias, box))
         return tf.cast(ids, tf.int64)

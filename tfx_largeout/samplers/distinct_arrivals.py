@@ -90,22 +90,22 @@ class DistinctArrivals:
             return tf.size(state[2]) <= self.num_sampled
 
         def go_on(number: tf.Tensor, tries: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            block_seed = tf.random.fold_in(seed, number, alg="philox")
+            block_seed = tf.random.fold_in(seed, number)
             tries = tf.concat([tries, self.distribution.sample([block], block_seed)], axis=0)
             return (number + 1, tries, *tf.unique(tries))
 
         shapes = (tf.TensorShape([]), *[tf.TensorShape([None])] * 3)
         _, _, distinct, places = tf.while_loop(too_few, go_on, state, shape_invariants=shapes)
         ids = tf.ensure_shape(distinct[: self.num_sampled], [self.num_sampled])
-        last_try = tf.where(tf.equal(places, self.num_sampled))[0, 0]
+        last_try = tf.argmax(tf.equal(places, self.num_sampled))  # the first of the maxima
         return Arrivals(ids, tf.cast(last_try + 1, tf.float64))
 
     def _all_times(self, seed: tf.Tensor) -> Arrivals:
-        time_seed, repeat_seed = tf.unstack(tf.random.split(seed, 2, alg="philox"))
+        time_seed, repeat_seed = tf.unstack(tf.random.split(seed, 2))
         classes = tf.range(self.distribution.num_classes, dtype=tf.int64)
         rates = tf.exp(self.distribution.log_probability(classes))
         uniform = tf.random.stateless_uniform(
-            [self.distribution.num_classes], time_seed, dtype=tf.float64, alg="philox"
+            [self.distribution.num_classes], time_seed, dtype=tf.float64
         )
         first = tf.math.top_k(tf.math.log(uniform) / rates, self.num_sampled + 1)
         ids, times = first.indices[: self.num_sampled], -first.values

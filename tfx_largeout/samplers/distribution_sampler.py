@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import keras
@@ -18,6 +20,7 @@ from tfx_largeout.class_counts import (
     smoothing_argument,
 )
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.class_distribution import (
     ClassDistribution,
@@ -84,13 +87,22 @@ class DistributionSampler(Sampler):
         if self.unique:
             sizes = self.num_sampled, num_classes, self.first_id
             at_most_classes("num_sampled", *sizes, " for unique candidates")
-        self._distribution = self.distribution(drawn)
+        with self._place():
+            self._distribution = self.distribution(drawn)
         if self.unique and self.num_sampled < drawn:
             self._arrivals = DistinctArrivals(self._distribution, self.num_sampled)
 
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
+        with self._place():
+            return self._draw(hidden, labels, seed)
+
+    def _place(self) -> AbstractContextManager:
+        """Where draws are made: few of them on the host, while a GPU runs the hidden layers."""
+        return contextlib.nullcontext() if self.per_example else tf.device(HOST)
+
+    def _draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
         if not self.unique:
             rows = [tf.shape(hidden)[0]] if self.per_example else []
             ids = self._distribution.sample([*rows, self.num_sampled], seed)

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.exact.ranks_from_logits import best_columns, best_pairs
 from tfx_largeout.ops.rows.large_variables import blocks_of_rows, fill_rows, read_rows
 from tfx_largeout.statistics import TopScores
@@ -188,7 +189,7 @@ def store_columns(kernel: tf.Variable, bias: tf.Variable | None, dtype: str) -> 
     """Returns W and b by columns, stored in a dtype. Cost: memory for them and a block."""
     num_classes, width = map(int, kernel.shape)
     blocks, size = blocks_of_columns(num_classes, width, tf.as_dtype(dtype))
-    with tf.device("CPU:0"):
+    with tf.device(HOST):
         made = variable(tf.raw_ops.Empty(shape=[blocks, width, size], dtype=tf.as_dtype(dtype)))
     scales = np.zeros((blocks, size), np.float32)
     for number in range(blocks):
@@ -325,7 +326,7 @@ def check_finite_rows(kernel: tf.Variable, bias: tf.Variable | None) -> None:
 
 def variable(values: Any) -> tf.Variable:
     """Returns a variable with these values in host memory; a tensor is not copied."""
-    with tf.device("CPU:0"):
+    with tf.device(HOST):
         return tf.Variable(values, trainable=False)
 
 

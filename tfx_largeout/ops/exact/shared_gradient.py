@@ -112,7 +112,7 @@ def systematic_samples(
         `[P, S]` int64, rising.
     """
     shape = tf.stack([num_samples, 1])
-    starts = tf.random.stateless_uniform(shape, seed, 0, num_classes, tf.int64, alg="philox")
+    starts = tf.random.stateless_uniform(shape, seed, 0, num_classes, tf.int64)
     return (starts + num_classes * tf.range(num_drawn, dtype=tf.int64)) // num_drawn
 
 

@@ -41,7 +41,7 @@ def softmax_draws(
     log_sums = _log_sums_of_blocks(blocks, block)
     log_partition = tf.reduce_logsumexp(tf.cast(log_sums, tf.float64), axis=0)
     shape = [tf.shape(hidden)[0], num_draws, 3]
-    uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
+    uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64)
     block_of_draw = _blocks_of_draws(log_sums, log_partition, uniform[:, :, 0])
 
     def visit(start, end, logits, ids):  # type: ignore[no-untyped-def]

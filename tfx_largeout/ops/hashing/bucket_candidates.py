@@ -111,7 +111,7 @@ def bucket_candidates(
 
 
 def _integers(shape: list[int], end: int, seed: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_uniform(shape, seed, 0, end, tf.int64, alg="philox")
+    return tf.random.stateless_uniform(shape, seed, 0, end, tf.int64)
 
 
 def _composed(

@@ -277,7 +277,7 @@ class PairSoftmax(NamedTuple):
             `[B, S]` int64, -1 where q is not a number; and log q of each, float64, 0 there.
         """
         shape = [tf.shape(self.first)[0], num_draws, 3]
-        uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64, alg="philox")
+        uniform = tf.random.stateless_uniform(shape, seed, dtype=tf.float64)
         ids, log_probability = multi_index_draws(
             self.first, self.second, self.classes.lists, uniform
         )
@@ -319,7 +319,7 @@ class MeanPairSoftmax(NamedTuple):
 
     def sample(self, num_draws: int, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws S classes with replacement; returns them and log q, `[S]`, as `PairSoftmax`."""
-        uniform = tf.random.stateless_uniform([2, num_draws], seed, dtype=tf.float64, alg="philox")
+        uniform = tf.random.stateless_uniform([2, num_draws], seed, dtype=tf.float64)
         shares = tf.reshape(self.rates * self.masses, [1, -1])
         total = tf.reduce_sum(shares)
         is_number = tf.fill([num_draws], tf.math.is_finite(total) & (total > 0))

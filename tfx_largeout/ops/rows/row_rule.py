@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.rows.stochastic_rounding import RandomBits
 
 OP_DTYPES = (tf.float32, tf.bfloat16)
@@ -150,7 +151,7 @@ def numbers_of(rule: RowRule) -> tf.Tensor:
         narrow, rounding = rule.moment_dtype == "bfloat16", ROUNDINGS.index(rule.rounding)
         options = [rule.unit_rows, rule.row_wise, narrow, rounding]
         numbers += [*map(float, options), *rule.random_bits.numbers]
-    with tf.device("CPU:0"):
+    with tf.device(HOST):
         return tf.convert_to_tensor(numbers, tf.float64)  # a single constant if all are numbers
 
 
