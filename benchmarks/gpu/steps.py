@@ -6,7 +6,7 @@
     python benchmarks/gpu/steps.py exact --quick      # 10,000 classes, nothing is written
 
 `fit` as a user calls it, on arrays in the host's memory: 10 steps to warm up, then 30; `evaluate`
-of 30 batches less that of 4. Rows go to `benchmarks/results/gpu_steps.csv`. On a GPU machine see
+of 30 batches minus one of 4. Rows go to `benchmarks/results/gpu_steps.csv`. On a GPU machine see
 also `same_numbers.py` (first), and `torch_softmax.py`, the same step in PyTorch.
 """
 
