@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quiet TensorFlow, a fixed seed and a clean Keras state for every test."""
+"""Quiet TensorFlow, a fixed seed, a clean Keras state and, where asked, the CPU for every test."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # several processes share a GPU
 
 import keras
 import pytest
-from variants import leave_for_thorough_runs
+import tensorflow as tf
+from variants import INSTRUCTION_SETS, leave_for_thorough_runs
 
+import tfx_largeout as tlo
 from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
+
+tlo.set_product_precision("float32")  # whether or not an earlier test built a head
+CPU_OPS = {"op", *INSTRUCTION_SETS}  # values of parameters
 
 
 def pytest_addoption(parser):
@@ -60,3 +66,20 @@ def fixed_seed_and_float32(request, start_of_rng):
         request.module.RNG.bit_generator.state = start_of_rng
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture(autouse=True)
+def place_on_cpu(request, monkeypatch):
+    """Where there is a GPU, tests of CPU ops and tests with the mark `cpu` don't use it.
+
+    CPU ops can't change variables on a GPU; and on a GPU sums of TensorFlow differ from run to run.
+    """
+    case = getattr(request.node, "callspec", None)
+    values = case.params.values() if case else ()
+    is_of_cpu = any(isinstance(value, str) and value in CPU_OPS for value in values)
+    if not is_of_cpu and not request.node.get_closest_marker("cpu"):
+        yield
+        return
+    with tf.device("CPU:0"):  # which starts TensorFlow: the variable is for child processes alone
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+        yield

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+INSTRUCTION_SETS = ["baseline", "avx2", "avx512", "avx512_bf16"]
 ONE_CASE = {"callbacks", "compare", "examples", "heads", "hessian_free", "indexes", "layers"}
 ONE_CASE |= {"metrics", "misuse", "models", "optimizers", "serving"}
 _MARKED = type(pytest.param(0))  # a case with marks, such as `thorough`

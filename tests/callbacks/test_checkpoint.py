@@ -23,6 +23,8 @@ from tfx_largeout.callbacks.model_state import ModelState
 from tfx_largeout.callbacks.run_state import callback_state, restore_callback
 from tfx_largeout.datasets import SparseExamples
 
+pytestmark = pytest.mark.cpu  # resumed runs are the same to the last bit
+
 CLASSES, WIDTH, EXAMPLES, BATCH, EPOCHS = 40, 6, 48, 8, 3
 BATCHES = EXAMPLES // BATCH
 rng = np.random.default_rng(0)

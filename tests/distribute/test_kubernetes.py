@@ -75,6 +75,7 @@ def test_the_manifest_says_the_same_everywhere():
 
 
 @pytest.mark.thorough
+@pytest.mark.cpu
 def test_two_pods_on_this_machine(tmp_path):
     program = tmp_path / "joins.py"
     program.write_text(JOINS)

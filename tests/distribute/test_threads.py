@@ -10,6 +10,7 @@ import pytest
 from child import run_child
 from variants import thorough
 
+pytestmark = pytest.mark.cpu
 QUICK, LONG = "threads.py", ["threads_of_factored.py", "threads_of_indexes.py"]
 
 

@@ -20,6 +20,7 @@ def last_line(folder: Path, name: str) -> str:
 
 
 @pytest.mark.thorough
+@pytest.mark.cpu
 def test_a_killed_run_prints_the_same(tmp_path):
     expected = last_line(tmp_path, "whole")
     assert expected.startswith("weights: ")

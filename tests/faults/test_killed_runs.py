@@ -14,6 +14,7 @@ SCRIPT = str(Path(__file__).with_name("killed_runs.py"))
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["sampled", "factored", "hessian_free"])
+@pytest.mark.cpu
 def test_killed_runs_end_as_if_they_had_not_been(kind, tmp_path):
     done = run_child(tmp_path, SCRIPT, kind, "3", str(tmp_path / "runs"))
     assert done.returncode == 0, done.stderr[-2000:]

@@ -26,6 +26,7 @@ OPS = [
     reason="the fallback has no memory of its own",
 )
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.cpu
 def test_memory_that_runs_out_is_an_error_and_changes_nothing(op, tmp_path):
     child = run_child(tmp_path, str(PROGRAM), op)
     assert child.returncode == 0, child.stderr[-2000:]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import json
+import os
 import subprocess
 import sys
 import time
@@ -64,7 +65,8 @@ def run_program(program: Path, first: int, end: int, *arguments: int) -> Iterato
     """
     while first < end:
         command = [sys.executable, str(program), *map(str, (first, end, *arguments))]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert child.stdout is not None
         is_making = None  # the call: index and op
         for line in child.stdout:

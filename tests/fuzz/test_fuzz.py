@@ -15,6 +15,8 @@ from fuzz.run import run_calls
 from fuzz.verdict import finding
 from ops.streamed_logits_cases import use
 
+pytestmark = pytest.mark.cpu
+
 _CALLS = 2000
 # Composed ops take most of the time: they make every third call of each op as well.
 _COMPARE_EVERY = 3

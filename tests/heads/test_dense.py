@@ -147,7 +147,7 @@ def test_training_loss_is_never_negative_in_mixed_bfloat16():
     hidden = np.random.default_rng(0).normal(size=(200, 4)).astype("float32")
     labels = np.argmax(head(hidden), axis=-1)
     losses = tlo.losses.SoftmaxCrossentropy(reduction="none")(labels, head(hidden, training=True))
-    assert np.min(losses) >= -1e-5
+    assert np.min(losses) >= -1e-4  # a few roundings of logits of 100
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,7 @@ def test_a_training_step_reads_each_weight_once(kind):
 
 
 @pytest.mark.thorough
+@pytest.mark.cpu
 def test_runs_repeat_bit_for_bit():
     rng = np.random.default_rng(0)
     x, labels = rng.normal(size=(48, 6)).astype("float32"), rng.integers(0, 40, 48)

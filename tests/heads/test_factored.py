@@ -377,6 +377,7 @@ def run(folder, start, end, mode):
 
 
 @pytest.mark.thorough  # tests/faults kills runs in a quick one, too
+@pytest.mark.cpu
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     killed = run(tmp_path / "killed", 0, 25, "kill")
     assert killed.returncode == -9, killed.stderr[-2000:]

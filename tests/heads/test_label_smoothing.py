@@ -283,6 +283,7 @@ def types_of(loss, options):
 
 
 @pytest.mark.parametrize("options", [ALL, SELECTED], ids=str)
+@pytest.mark.cpu
 def test_without_smoothing_nothing_of_it_is_in_the_graph(options):
     if not tlo.library_status().startswith("custom ops loaded"):
         pytest.skip("custom ops are switched off")

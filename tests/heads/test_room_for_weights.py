@@ -14,6 +14,7 @@ from child import run_program
 import tfx_largeout as tlo
 from tfx_largeout import memory
 
+pytestmark = pytest.mark.cpu  # the memory of a GPU is not looked at
 C, D = 1_000_000, 32  # W takes 128 MB, with its bias 132
 
 

@@ -103,6 +103,7 @@ def test_every_sampler_of_tensorflow(head_class, sampler, options):
 
 
 @both
+@pytest.mark.cpu
 def test_a_seed_makes_training_reproducible(head_class):
     def weights():
         keras.utils.set_random_seed(1)

@@ -510,6 +510,7 @@ def test_an_index_follows_the_steps_of_the_optimizer(name):
 
 
 @pytest.mark.parametrize("name", ["midx", "lsh"])
+@pytest.mark.cpu
 def test_a_run_with_an_index_is_resumed_bit_for_bit(name, tmp_path):
     x, y = data()
 

@@ -273,6 +273,7 @@ def test_several_workers_take_the_steps_of_one(shards):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["refused", *thorough("lbfgs, geometric", "diagonal, variance")])
+@pytest.mark.cpu
 def test_state_resumes_exactly(name, tmp_path):
     """At a point where the gradient of a rejected step is used again."""
     sizes = resumed_run.run(name, tmp_path / "whole", 0, 4)
@@ -283,6 +284,7 @@ def test_state_resumes_exactly(name, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.cpu
 def test_state_resumes_exactly_in_another_process(tmp_path):
     resumed_run.run("lbfgs, geometric", tmp_path / "whole", 0, 4)
     resumed_run.run("lbfgs, geometric", tmp_path / "halves", 0, 2)
@@ -300,6 +302,7 @@ def assert_same(folder):
                 np.testing.assert_array_equal(a[name], b[name])
 
 
+@pytest.mark.cpu
 def test_a_further_fit_goes_on():
     x, y = classes_data(80)
     results = []

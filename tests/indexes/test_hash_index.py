@@ -223,6 +223,7 @@ def test_the_seed_chooses_the_functions():
 
 
 @pytest.mark.parametrize("family", [DWTAHash(4), WTAHash(4), SimHash()])
+@pytest.mark.cpu
 def test_with_saved_weights_it_goes_on_bit_for_bit(family):
     kernel = tf.Variable(rows(0))
     index = built_index(kernel, family, 3, 7, first_period=5)
@@ -397,6 +398,7 @@ def test_rebuilding_mends_corrupt_tables():
         np.testing.assert_array_equal(array, want)
 
 
+@pytest.mark.cpu
 def test_without_a_radius_an_update_says_what_to_do():
     kernel = tf.Variable(rows(0))
     index = HashIndex(SimHash(), 3, 4, similarity="inner_product")

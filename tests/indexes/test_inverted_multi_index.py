@@ -209,6 +209,7 @@ def test_health():
         InvertedMultiIndex(4, counts=np.linspace(0.5, 3, CLASSES), dtype="bfloat16"),
     ],
 )
+@pytest.mark.cpu
 def test_config_round_trip(index):
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(index))
     assert again.get_config() == index.get_config()
@@ -218,6 +219,7 @@ def test_config_round_trip(index):
 
 
 @quantizations
+@pytest.mark.cpu
 def test_with_saved_weights_it_goes_on_bit_for_bit(quantization):
     kernel, bias = tf.Variable(rows(0)), tf.Variable(bias_of(0))
     options = {"num_words": WORDS, "quantization": quantization, "first_period": 3, "seed": 5}

@@ -202,6 +202,7 @@ def test_a_file_keeps_the_tie(tmp_path):
     assert loaded.layers[1].head is loaded.get_layer("head")
 
 
+@pytest.mark.cpu
 def test_a_run_is_resumed_bit_for_bit(tmp_path):
     x, y = data()
 

@@ -334,6 +334,7 @@ def test_with_class_weights_and_an_ignored_class(training):
 
 
 @pytest.mark.parametrize("accumulate", [*thorough(None), 2])
+@pytest.mark.cpu
 def test_one_probability_of_1_is_a_hard_label_bit_for_bit(accumulate):
     kernels = []
     for y in (IDS[:, 0], (IDS[:, :1], np.ones((N, 1), "float32")), (IDS[:, 0], np.ones(N))):

@@ -8,11 +8,9 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from variants import thorough
+from variants import INSTRUCTION_SETS, thorough
 
 from tfx_largeout.ops import library
-
-_INSTRUCTION_SETS = ["baseline", "avx2", "avx512", "avx512_bf16"]
 
 
 def implementations(names) -> list:
@@ -20,12 +18,12 @@ def implementations(names) -> list:
 
     A quick run tries the best instruction set of this processor, and the fallback.
     """
-    here = _INSTRUCTION_SETS.index(library.instruction_set() or "baseline")
-    own = [name for name in names if _INSTRUCTION_SETS.index(name) <= here][-1]
+    here = INSTRUCTION_SETS.index(library.instruction_set() or "baseline")
+    own = [name for name in names if INSTRUCTION_SETS.index(name) <= here][-1]
     return [*thorough(*(name for name in names if name != own)), own, "composed"]
 
 
-IMPLEMENTATIONS = implementations(_INSTRUCTION_SETS)
+IMPLEMENTATIONS = implementations(INSTRUCTION_SETS)
 
 
 def use(name, monkeypatch) -> str:

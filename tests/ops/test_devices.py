@@ -95,6 +95,7 @@ def test_gpu_kernels_that_are_not_there(monkeypatch):
 
 @pytest.mark.parametrize("has_kernels", [False, True])
 def test_the_status_says_where_ops_run(has_kernels, monkeypatch):
+    monkeypatch.setattr(library, "has_gpu", lambda: False)
     without = library.library_status()
     monkeypatch.setattr(library, "has_gpu", lambda: True)
     monkeypatch.setattr(library, "_has_gpu_kernels", has_kernels)
@@ -105,6 +106,7 @@ def test_the_status_says_where_ops_run(has_kernels, monkeypatch):
     assert "GPU" not in without
 
 
+@pytest.mark.cpu
 def test_blocks_are_larger_on_a_gpu(monkeypatch):
     hidden, kernel = tf.zeros([8, 4]), tf.Variable(tf.zeros([3, 4]))
     of_cpu = logit_blocks.classes_of_block(hidden, kernel)

@@ -14,6 +14,8 @@ import tensorflow as tf
 from tfx_largeout.ops import library
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
+pytestmark = pytest.mark.cpu  # on a GPU TensorFlow's ops may need no library
+
 
 @pytest.fixture
 def unloaded(monkeypatch, tmp_path):

@@ -154,5 +154,6 @@ print("alike")
 """
 
 
+@pytest.mark.cpu
 def test_each_replica_of_a_strategy_takes_the_step(tmp_path):
     assert run_program(tmp_path, TWO_REPLICAS) == ["alike"]

@@ -209,6 +209,7 @@ def test_row_wise_slots_of_a_head_follow_the_definition(make):
 
 @every_optimizer
 @pytest.mark.parametrize("kind", ["head", "tied"])
+@pytest.mark.cpu
 def test_a_saved_model_goes_on_bit_for_bit(kind, name, tmp_path):
     def go_on(model):
         if kind == "head":

@@ -13,6 +13,8 @@ from child import run_program
 
 import tfx_largeout as tlo
 
+pytestmark = pytest.mark.cpu
+
 # Prints nodes of the head that are not on CPU:0 while the rest is placed on CPU:1, and losses.
 PROGRAM = """
 import json, sys

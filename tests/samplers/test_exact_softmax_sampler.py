@@ -179,6 +179,7 @@ def test_other_dtypes(dtype):
 @pytest.mark.parametrize(
     "loss", thorough("ComplementarySum", "ImportanceSampling", "SampledSoftmax")
 )
+@pytest.mark.cpu
 def test_a_model_learns_and_goes_on_bit_for_bit_when_loaded(loss, tmp_path):
     keras.utils.set_random_seed(2)
     model = model_of(ExactSoftmaxSampler(20), getattr(tlo.losses, loss)())

@@ -306,6 +306,7 @@ def test_the_index_of_a_head_follows_the_weights_in_training(index, sampler):
 
 
 @pytest.mark.parametrize("kind", thorough(LSHLabel, LSHEmbedding, WTATopK))
+@pytest.mark.cpu
 def test_a_saved_model_goes_on_bit_for_bit(kind, tmp_path):
     sampler = WTATopK(5, 20) if kind is WTATopK else kind(10, Uniform(5))
     model = compiled(head_with(sampler, HashIndex(DWTAHash(3), 2, 5, first_period=3)))

@@ -206,6 +206,7 @@ def follows(**options):
         ("ComplementarySum", lambda: None, True),
     ],
 )
+@pytest.mark.cpu
 def test_a_model_learns_and_goes_on_bit_for_bit_when_loaded(loss, index, per_example, tmp_path):
     keras.utils.set_random_seed(2)
     sampler = MIDX(20, 8, per_example=per_example)

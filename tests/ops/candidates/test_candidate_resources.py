@@ -10,6 +10,8 @@ from child import run_program
 from ops.candidate_cases import use
 from variants import product
 
+pytestmark = pytest.mark.cpu
+
 PREAMBLE = """
 import sys
 import numpy as np, tensorflow as tf

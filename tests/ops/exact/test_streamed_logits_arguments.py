@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import re
-import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from ops.streamed_logits_cases import use
 
-from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
 GOOD = {
@@ -103,6 +101,7 @@ def test_the_op_does_not_accept_float64():
         )
 
 
+@pytest.mark.cpu
 def test_a_variable_of_another_dtype_than_the_op(monkeypatch):
     use("baseline", monkeypatch)
     from tfx_largeout.ops import library
@@ -121,16 +120,9 @@ def test_a_variable_of_another_dtype_than_the_op(monkeypatch):
         )
 
 
+@pytest.mark.cpu
 def test_an_unknown_instruction_set(monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.setenv("TFX_LARGEOUT_ISA", "sse9")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"TFX_LARGEOUT_ISA must be.*sse9"):
         streamed_logits(**GOOD, implementation="op")
-
-
-@pytest.mark.parametrize(
-    ("device", "expected"),
-    [("/job:localhost/replica:0/task:0/device:GPU:0", True), ("/device:CPU:0", False), ("", False)],
-)
-def test_a_kernel_on_a_gpu_is_left_to_tensorflow(device, expected):
-    assert is_on_gpu(types.SimpleNamespace(device=device)) is expected

@@ -9,6 +9,8 @@ import pytest
 from child import run_program
 from ops.streamed_logits_cases import use
 
+pytestmark = pytest.mark.cpu
+
 PREAMBLE = """
 import sys
 import numpy as np, tensorflow as tf

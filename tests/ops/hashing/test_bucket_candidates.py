@@ -352,6 +352,7 @@ def test_codes_that_are_too_large_are_refused_read_or_not(name, per_example, mon
         ({"first_class": np.zeros(2)}, r"first_class must be a scalar; got shape \[2\]"),
     ],
 )
+@pytest.mark.cpu
 def test_shapes_that_disagree_are_refused(change, message, monkeypatch):
     case = Case(0, 40, 5, (6, 2, 3))
     change = {key: value.astype(np.int32) for key, value in change.items()}

@@ -177,6 +177,7 @@ ELEMENTS, PLANES = np.array([[0, 1], [2, 3], [1, 3], [2, 0]]), np.ones((4, 4), n
         (HashFunctions.by_winner(np.tile(ELEMENTS, (7, 1))), (1, 25), r"at most 2\^24.*got 2\^25"),
     ],
 )
+@pytest.mark.cpu
 def test_functions_that_disagree_are_refused(functions, arguments, message, monkeypatch):
     use("baseline", monkeypatch)
     monkeypatch.delenv("TFX_LARGEOUT_ISA")

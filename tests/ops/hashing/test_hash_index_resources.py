@@ -7,6 +7,8 @@ import pytest
 from child import run_program
 from ops.hash_index_cases import use
 
+pytestmark = pytest.mark.cpu
+
 PREAMBLE = """
 import sys
 import numpy as np, tensorflow as tf
