@@ -147,5 +147,5 @@ if __name__ == "__main__":
     check_steps("float64", "mixed", [0.5, 1.9, 0.5])
     check_evaluation_changes_nothing()
     check_refusals()
-    assert "the steps of the factored head" in library.library_status()
+    assert "FactoredHead" in library.library_status()
     print("GPU ops agree with those of the processor")
