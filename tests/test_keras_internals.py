@@ -24,6 +24,7 @@ from tfx_largeout.keras_internals import (
     in_train_step,
     is_functional,
     loss_given,
+    losses_and_outputs,
     made_by,
     mask_of,
     means_told,
@@ -203,6 +204,17 @@ def test_masks_and_metrics():
     assert averaged_function(metric) is function, "MeanMetricWrapper._fn"
     assert options_of_function(metric)["k"] == 3, "MeanMetricWrapper._fn_kwargs"
     assert averaged_function(keras.metrics.Mean()) is None
+
+
+def test_losses_and_the_outputs_that_they_read():
+    inputs = keras.Input((2,))
+    model = keras.Model(inputs, [keras.layers.Dense(1, name=name)(inputs) for name in "ba"])
+    model.compile("sgd", {"a": "mse", "b": keras.losses.MeanAbsoluteError()})
+    compiled, outputs = model._compile_loss, [tf.ones((1, 1)), tf.zeros((1, 1))]
+    compiled([tf.ones((1, 1))] * 2, outputs)
+    losses, read = zip(*losses_and_outputs(compiled, outputs), strict=True)
+    assert [loss.name for loss in losses] == ["mean_absolute_error", "mse"], "_flat_losses"
+    assert read[0] is outputs[0] and read[1] is outputs[1], "_y_pred_build_structure"
 
 
 def test_means_are_told_by_name():

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
+import operator
 import random
 from collections.abc import Callable, Iterator, Set
 from typing import Any
@@ -246,6 +248,18 @@ def loss_given(model: Any) -> tuple[Any, list[Any]] | None:
     """
     compiled = getattr(model, "_compile_loss", None)
     return None if compiled is None else (compiled, keras.tree.flatten(compiled._user_loss))
+
+
+def losses_and_outputs(compiled: Any, y_pred: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields each loss of an object of `loss_given`, after its call, and the output that it reads.
+
+    Private: `_flat_losses`, `_y_pred_build_structure`.
+    """
+    outputs = keras.tree.pack_sequence_as(
+        compiled._y_pred_build_structure, keras.tree.flatten(y_pred)
+    )
+    for path, loss, *_ in compiled._flat_losses:
+        yield loss, functools.reduce(operator.getitem, path, outputs)
 
 
 def averaged_function(metric: Any) -> Any:

@@ -325,6 +325,65 @@ def test_beside_a_keras_loss_what_both_ignore_may_be_any_number(ignored, dtype):
     np.testing.assert_allclose(trained["ce"], wanted, rtol=1e-5)
 
 
+class Scaled(keras.losses.Loss):
+    """A loss around one of Keras."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options, self.ignore_class = options, options["ignore_class"]
+
+    def call(self, y_true, y_pred):
+        return keras.losses.sparse_categorical_crossentropy(y_true, 2 * y_pred, **self.options)
+
+
+IGNORING = {
+    "loss": keras.losses.SparseCategoricalCrossentropy,
+    "dict": lambda **kw: {"head": keras.losses.SparseCategoricalCrossentropy(**kw)},
+    "list": lambda **kw: [keras.losses.SparseCategoricalCrossentropy(**kw)],
+    "own": Scaled,
+}
+
+
+@graph_and_eager
+@pytest.mark.parametrize("form", IGNORING)
+@pytest.mark.parametrize("ignored", [-100, 0])
+def test_metrics_ignore_the_class_that_a_keras_loss_ignores(ignored, form, run_eagerly):
+    (x, labels), weights = data(), np.linspace(0, 2, B)
+    labels[:20] = ignored
+    given = (x, labels, weights)
+    kept = np.where(labels == ignored, -1, labels)
+    inputs = keras.Input((D,))
+    model = keras.Model(inputs, tlo.heads.DenseHead(C, name="head")(inputs))
+    wanted = expected(model.predict(x, verbose=0), kept, weights)
+    loss = IGNORING[form](from_logits=True, ignore_class=ignored)
+    own = [tlo.metrics.PrecisionAtK(1, True), tlo.metrics.ExactLoss(True)]
+    metrics = {"weighted_metrics": [*keras_metrics(), *own], "run_eagerly": run_eagerly}
+    model.compile(keras.optimizers.SGD(0.0), loss, **metrics)
+    of_fit = {"batch_size": B, "validation_data": given, "verbose": 0}
+    history = model.fit(x, labels, sample_weight=weights, **of_fit).history
+    evaluated = model.evaluate(x, labels, B, 0, weights, return_dict=True)
+    for logs, prefix in ((history, ""), (history, "val_"), (evaluated, "")):
+        names = [*NAMES, "precision_at_1", "exact_loss"]
+        got = np.squeeze([logs[prefix + name] for name in names])
+        np.testing.assert_allclose(got, [*wanted, wanted[0], wanted[3]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("losses", [list, lambda losses: dict(zip("ba", losses, strict=True))])
+def test_each_output_has_metrics_that_ignore_the_class_of_its_own_loss(losses):
+    x, labels = data()
+    labels[:20] = 0
+    inputs = keras.Input((D,))
+    model = keras.Model(inputs, [tlo.heads.DenseHead(C, name=name)(inputs) for name in "ba"])
+    scores = model.predict(x, verbose=0)
+    ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    loss = losses([ignoring, tlo.losses.SoftmaxCrossentropy()])
+    model.compile(keras.optimizers.SGD(0.0), loss, metrics=[["accuracy"]] * 2)
+    for step in (model.train_on_batch, model.test_on_batch):
+        logs = step(x, [labels, labels], return_dict=True)
+        wanted = expected(scores[0][20:], labels[20:])[0], expected(scores[1], labels)[0]
+        np.testing.assert_allclose([logs["b_accuracy"], logs["a_accuracy"]], wanted, rtol=1e-5)
+
+
 def test_other_outputs_of_the_model_keep_their_metrics():
     inputs, (x, labels) = keras.Input((D,)), data()
     number = keras.layers.Dense(1, name="number")(inputs)

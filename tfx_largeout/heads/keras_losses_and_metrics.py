@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import numbers
 import warnings
 from typing import Any
 
@@ -25,6 +26,7 @@ from tfx_largeout.keras_internals import (
     is_functional,
     last_layer,
     loss_given,
+    losses_and_outputs,
     mask_of,
     metrics_given,
     options_of_function,
@@ -126,7 +128,7 @@ def serve_metrics(model: Any) -> bool:
         Whether one of the metrics reads training steps: a loss then computes exact statistics
         before the step changes W.
     """
-    _join_labels(model)
+    _serve_loss(model)
     found = metrics_given(model)
     if found is None:
         return False
@@ -138,20 +140,31 @@ def serve_metrics(model: Any) -> bool:
     return any(map(_looks_at_training, given))
 
 
-def _join_labels(model: Any) -> None:
-    """Passes ids and their values to a model's losses as the labels of one output: `_joined`."""
+def _serve_loss(model: Any) -> None:
+    """Joins labels for a model's losses (`_joined`), and notes the classes that they ignore."""
     found = loss_given(model)
     if found is None or "call" in vars(found[0]):
         return
     compiled, losses = found
-    if not any(hasattr(loss, "trains_on") for loss in losses):
-        return
+    joins = any(hasattr(loss, "trains_on") for loss in losses)
 
-    def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        joined = _joined(y_true, y_pred, sample_weight, compiled.output_names)
-        return type(compiled).call(compiled, joined[0], y_pred, joined[1])
+    def call(y_true: Any, y_pred: Any, weight: Any = None) -> Any:
+        if joins:
+            y_true, weight = _joined(y_true, y_pred, weight, compiled.output_names)
+        value = type(compiled).call(compiled, y_true, y_pred, weight)
+        for loss, logits in losses_and_outputs(compiled, y_pred):
+            output, ignored = getattr(logits, HEAD_OUTPUT, None), _ignored_by(loss)
+            if output is not None and ignored is not None:
+                output.ignored_by_loss = ignored
+        return value
 
     compiled.call = call
+
+
+def _ignored_by(loss: Any) -> int | None:
+    """Returns the class that a loss, of Keras or not, ignores."""
+    ignored = getattr(loss, "ignore_class", options_of_function(loss).get("ignore_class"))
+    return int(ignored) if isinstance(ignored, numbers.Integral) else None
 
 
 def _joined(y_true: Any, y_pred: Any, weight: Any, names: Any) -> tuple[Any, Any]:
@@ -310,11 +323,13 @@ class _UpdateByHead:
         if tuple(y_true.shape[output.batch_rank :]) not in ((), (1,)):
             return y_true, sample_weight  # Keras has its own words
         ids = tf.cast(y_true, tf.int64)
-        counted = ids >= 0
-        if self._ignored is None:
+        counted, own, of_loss = ids >= 0, self._ignored, output.ignored_by_loss
+        if of_loss is not None and (own is None or own >= 0):
+            counted &= ids != of_loss
+        if own is None:
             y_true = tf.where(counted, y_true, tf.zeros_like(y_true))  # a loss of NaN has no weight
         else:
-            counted &= ids != self._ignored
+            counted &= ids != own
         weights = example_weights(output.hidden, sample_weight, None)
         weights = tf.where(tf.reshape(counted, [-1]), weights, 0)
         return y_true, tf.reshape(weights, tf.shape(output.hidden)[:-1])

@@ -141,7 +141,10 @@ class ExactMetric(EvaluationMetric):
                     "with exclude"
                 )
             exclude = exclude if filtered else None
-            statistics = statistics_of_logits(y_true, y_pred, self.ignore_class, exclude, findable)
+            ignored = self.ignore_class
+            if output is not None and ignored is None:
+                ignored = output.ignored_by_loss
+            statistics = statistics_of_logits(y_true, y_pred, ignored, exclude, findable)
             batch = y_pred
         elif skips:
             self.skip()
