@@ -452,6 +452,62 @@ def test_two_optimizers_of_one_gradient_take_one_step(name):
     assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
 
 
+def trained_by_tape(losses, step_by, traces=None, calls=1):
+    """Trains by gradients of several functions of the loss: `step_by` takes tape, values, model."""
+    model = model_of("sampled", keras.optimizers.SGD(0.5))
+    x, y = data(BATCH)
+
+    def values_of_loss():
+        logits = model(x, training=True)
+        return tf.add_n([model.loss(y, logits) for _ in range(calls)])
+
+    traced = tf.function(values_of_loss) if traces == "call" else values_of_loss
+
+    def step():
+        with tf.GradientTape(persistent=True) as tape:
+            value = traced()
+            values = [of_value(value) for of_value in losses]
+        step_by(tape, values, model)
+
+    for _ in range(3):
+        tf.function(step)() if traces == "step" else step()
+    return model
+
+
+def apply_last(tape, values, model):
+    gradients = [tape.gradient(value, model.trainable_variables) for value in values]
+    model.optimizer.apply(gradients[-1], model.trainable_variables)
+
+
+def look_at_others(tape, values, model):
+    gradient = tape.gradient(values[0], model.trainable_variables)
+    with model.layers[-1].without_update():
+        tape.gradient(values[1], model.trainable_variables)
+    model.optimizer.apply(gradient, model.trainable_variables)
+
+
+@pytest.mark.parametrize("traces", ["step", None])
+def test_of_two_gradients_through_one_call_the_last_counts_with_a_warning(traces):
+    with pytest.warns(RuntimeWarning, match="two gradients were taken through one call of"):
+        model = trained_by_tape([tf.tanh, tf.sqrt], apply_last, traces)
+    with warnings.catch_warnings(action="error"):
+        assert_same(model, trained_by_tape([tf.sqrt], apply_last))
+
+
+@pytest.mark.parametrize("traces", ["step", None])
+def test_a_second_gradient_without_update_is_only_looked_at(traces):
+    with warnings.catch_warnings(action="error"):
+        model = trained_by_tape([tf.sqrt, tf.tanh], look_at_others, traces)
+        assert_same(model, trained_by_tape([tf.sqrt], apply_last))
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_persistent_tape_around_a_function_keeps_each_call(calls):
+    with warnings.catch_warnings(action="error"):
+        model = trained_by_tape([tf.sqrt], apply_last, "call", calls)
+        assert_same(model, trained_by_tape([tf.sqrt], apply_last, calls=calls))
+
+
 @heads
 def test_an_overflow_behind_a_frozen_trunk_lowers_the_scale(name):
     scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**127)

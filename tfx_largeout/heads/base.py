@@ -169,10 +169,12 @@ class Head(keras.layers.Layer):
                 check_room_for_step(self, optimizer, inputs.shape[:-1].num_elements())
             self.checked_room_for = id(optimizer) if training else None
         hidden = self.linear_input(inputs)
-        logits = self._prunable_logits(hidden, model)
+        is_plain = not training or type(self).training_logits is Head.training_logits
+        # The gradient of others is an error, which a persistent tape raises when a call is traced.
+        logits = self._prunable_logits(hidden if is_plain else tf.stop_gradient(hidden), model)
         if training:
             check_optimizer(self, model)
-            if type(self).training_logits is Head.training_logits:  # others raise TypeError
+            if is_plain:
                 refuse_loss_of_probabilities(self, model)
             if self.trainable:
                 own = getattr(self, "optimizer", None) or getattr(model, "optimizer", None)

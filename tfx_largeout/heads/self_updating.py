@@ -208,6 +208,10 @@ class SelfUpdatingHead(Head):
         def run(hidden: tf.Tensor, anchor: tf.Tensor, factor: tf.Tensor) -> Any:
             nonlocal residuals
             values, residuals = self.forward(kind, hidden, labels)
+            # A persistent tape around a function looks for derivatives of the gradient.
+            residuals = tf.nest.map_structure(
+                lambda part: part if part is None else tf.stop_gradient(part), residuals
+            )
             note_forward_pass(values)
 
             def backward_pass(*gradients: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -72,11 +72,13 @@ class _Step:
         pending: For each forward pass with a gradient, the last `BackwardPass` without a step, and
             whether it counts, `[]` bool.
         taken: Whether the gradient took the step.
+        kept: What the next pass of this graph that is kept waits for.
     """
 
     def __init__(self) -> None:
         self.optimizer: Any = None
         self.follows = self.fuses = False
+        self.kept: list[tf.Tensor] = []
         self.pending: dict[ForwardPass, tuple[BackwardPass, tf.Tensor]] = {}
         self.begin_anew()
 
@@ -201,6 +203,8 @@ class StepContext(keras.constraints.Constraint):
             The gradients with respect to h, the anchor and the factor. The first two are NaN to
             make an optimizer skip the step, if it skips steps with NaN.
         """
+        if self._head.update_switch.is_off:
+            forward = ForwardPass(forward.graph, True)
         skips = _skips_steps(self._step_of_graph().optimizer)
         if skips:
             gone, is_finite = gone.without_what_is_not_finite()
@@ -234,11 +238,15 @@ class StepContext(keras.constraints.Constraint):
             if not step.follows:
                 done.append(self.untaken.assign_add(tf.cast(counts, tf.int64)))
             if is_here:
+                if forward in step.pending:
+                    self._warn_of_second_gradient()
                 step.pending[forward] = (gone, counts)
             else:  # a gradient through a function: its tensors are not visible outside
                 if _skips_steps(step.optimizer) or gone.hidden.dtype == tf.float16:
                     self._refuse_scale_through_functions()
-                done += self._keep([(gone, counts)])
+                with tf.control_dependencies(step.kept):
+                    step.kept = self._keep([(gone, counts)])
+                done += step.kept
         with tf.control_dependencies(done):
             return tf.identity(gradient)
 
@@ -341,6 +349,13 @@ class StepContext(keras.constraints.Constraint):
         )
         return np.int32(0)
 
+    def _warn_of_second_gradient(self) -> None:
+        self._warn_once(
+            f"two gradients were taken through one call of {full_name(self._head)}, as of a "
+            "persistent tape: it takes its step with the last. Take one gradient, of the sum of "
+            "the losses, and others within `with head.without_update():`."
+        )
+
     def _begin_for(self, optimizer: Any) -> None:
         """Drops passes accumulated for another optimizer, such as before a second `compile`."""
         before, self._accumulates_for = self._accumulates_for, weakref.ref(optimizer or self)
@@ -379,8 +394,8 @@ class StepContext(keras.constraints.Constraint):
                 with tf.control_dependencies(self.kept.append(parts)):
                     return tf.constant(0)
 
-            with tf.control_dependencies(done):
-                done = [tf.cond(counts, keep, lambda: tf.constant(0))]
+            with tf.control_dependencies(done):  # a branch waits for its condition alone
+                done = [tf.cond(tf.identity(counts), keep, lambda: tf.constant(0))]
         return done
 
     def _take_kept(self, factor: Any) -> tf.Tensor:
