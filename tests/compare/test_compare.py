@@ -241,7 +241,7 @@ def test_heads_over_workers_come_as_far_as_in_one_process(tiny_data, tmp_path):
         report = json.loads((folder / "results.json").read_text())
         points[size] = [head["curve"] for head in report["heads"]]
         parameters = [head["parameters"] for head in report["heads"][:2]]
-        assert parameters == [200 * 17 + 50 * 16 + 16 + 3, 200 * 17 + 50 * 16 + 16]
+        assert parameters == [200 * 17 + 50 * 16 + 16 + 4, 200 * 17 + 50 * 16 + 16]
         assert len(list((folder / "tensorboard").glob("*/events*"))) == 2
     assert "3 heads over 2 workers, 4 epochs each" in process.stderr
     assert "tf_nce failed: RuntimeError: TFNCEHead" in process.stdout

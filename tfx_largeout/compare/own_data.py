@@ -66,7 +66,13 @@ class OwnData:
             if isinstance(data, tf.data.Dataset):  # Keras would find its end by one step too many
                 length = tf.data.experimental.assert_cardinality(self.batches)
                 self.arguments = {"x": data.apply(length)}
-            self.batch_size = _length(next(_labels_of(data))) if self.batches else 0
+            labels = next(_labels_of(data)) if self.batches else ()
+            if labels is None:
+                raise TypeError(
+                    f"{name} must be a tuple (x, y), or batches that are; got batches without "
+                    f"labels in {type(data).__name__}"
+                )
+            self.batch_size = _length(labels)
         if not self.batches:
             raise ValueError(f"{name} must have at least one batch; got none")
 
