@@ -170,7 +170,7 @@ def test_the_examples_of_help_change_what_they_name_and_nothing_else(
         (["--head-optimizer", "tf_nce=row_sgd"], {}),
         (["--head-optimizer", "adam", "--head-learning-rate", "3"], {"head_learning_rate": 3.0}),
         (["--trunk-optimizer", "row_adagrad"], {"trunk_learning_rate": 0.01}),
-        (["--trunk-optimizer", "row_rmsprop"], {}),  # the head's own, with its tuned rate
+        (["--trunk-optimizer", "row_rmsprop"], {}),  # the default one, with its tuned rate
     ],
 )
 def test_the_default_rate_is_that_of_the_optimizer(arguments, rates, monkeypatch, tmp_path):
