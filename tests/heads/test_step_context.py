@@ -452,9 +452,9 @@ def test_two_optimizers_of_one_gradient_take_one_step(name):
     assert_same(model, trained(name, keras.optimizers.SGD(0.5), epochs=1))
 
 
-def trained_by_tape(losses, step_by, traces=None, calls=1):
+def trained_by_tape(losses, step_by, traces=None, calls=1, name="sampled"):
     """Trains by gradients of several functions of the loss: `step_by` takes tape, values, model."""
-    model = model_of("sampled", keras.optimizers.SGD(0.5))
+    model = model_of(name, keras.optimizers.SGD(0.5))
     x, y = data(BATCH)
 
     def values_of_loss():
@@ -501,11 +501,13 @@ def test_a_second_gradient_without_update_is_only_looked_at(traces):
         assert_same(model, trained_by_tape([tf.sqrt], apply_last))
 
 
+@heads
 @pytest.mark.parametrize("calls", [1, 2])
-def test_a_persistent_tape_around_a_function_keeps_each_call(calls):
+@pytest.mark.parametrize("traces", ["call", "step"])
+def test_a_persistent_tape_and_a_function_keep_each_call(name, calls, traces):
     with warnings.catch_warnings(action="error"):
-        model = trained_by_tape([tf.sqrt], apply_last, "call", calls)
-        assert_same(model, trained_by_tape([tf.sqrt], apply_last, calls=calls))
+        model = trained_by_tape([tf.sqrt], apply_last, traces, calls, name)
+        assert_same(model, trained_by_tape([tf.sqrt], apply_last, None, calls, name))
 
 
 @heads

@@ -210,7 +210,8 @@ class SelfUpdatingHead(Head):
             values, residuals = self.forward(kind, hidden, labels)
             # A persistent tape around a function looks for derivatives of the gradient.
             residuals = tf.nest.map_structure(
-                lambda part: part if part is None else tf.stop_gradient(part), residuals
+                lambda part: tf.stop_gradient(part) if isinstance(part, tf.Tensor) else part,
+                residuals,
             )
             note_forward_pass(values)
 
