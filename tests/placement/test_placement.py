@@ -41,7 +41,7 @@ DRAWN_ON_HOST = {
     ("bernoulli.py", "StatelessRandomPoisson"): "how many candidates: a number, or one an example",
     ("distinct_arrivals.py", "StatelessRandomPoisson"): "how many there are of a class: a number",
 }
-# The variables that stay, by head: how many, and why. All are numbers.
+# The variables that must stay, by head: how many, and why. All are numbers.
 VARIABLES_ON_HOST = {"sampled_index": (1, "the clock of the index says what is to be launched")}
 
 # The largest number of nodes of a training step for which the host waits, with several labels per
@@ -127,7 +127,7 @@ def test_what_is_named_is_there():
 
 
 @cases_of("row", samplers_table.SAMPLERS)
-def test_samplers_draw_on_the_gpu(row):
+def test_samplers_could_draw_on_the_gpu(row):
     sampler = samplers_table.built(row)
 
     @tf.function

@@ -15,6 +15,7 @@ from tfx_largeout.distribute.meeting import EVALUATE, TOP_K, TRAIN, agree
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.labels import Labels, normalize_labels, read_labels
+from tfx_largeout.ops.devices import HOST
 
 _ANY_CLASS = 2**62
 
@@ -64,7 +65,8 @@ def seed_of_group(seed: tf.Tensor, workers: Workers) -> tf.Tensor:
     """Returns the seed for random numbers that are drawn by the place in the batch of a group."""
     replicas = workers.replicas
     folded = lambda: tf.cast(tf.random.fold_in(seed, replicas.rank), seed.dtype)  # noqa: E731
-    return replicas.pick(lambda: seed, folded)()
+    with tf.device(HOST):
+        return replicas.pick(lambda: seed, folded)()
 
 
 def whole_batch(

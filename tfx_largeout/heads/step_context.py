@@ -315,9 +315,9 @@ class StepContext(keras.constraints.Constraint):
         self._keep(passes)
         with tf.device(HOST):
             is_due = self.kept.count > 0
-        if num_parts > 1:
-            is_due &= tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
-            self._tell_of_missing(is_due, num_parts)
+            if num_parts > 1:
+                is_due &= tf.equal((batches_applied(optimizer) + 1) % num_parts, 0)
+                self._tell_of_missing(is_due, num_parts)
         tf.cond(is_due, lambda: self._take_kept(factor), lambda: tf.constant(0))
 
     def _factor_by_others(self, counts: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -126,7 +126,7 @@ class RowOptimizer(OptimizerHooks):
     ) -> None:
         if isinstance(learning_rate, numbers.Real):  # also NumPy's
             learning_rate = number_argument("learning_rate", learning_rate, above=0)
-        with tf.device(HOST):  # seeds of draws depend on `iterations`
+        with tf.device(HOST):  # with the rate; seeds of draws depend on `iterations`
             super().__init__(learning_rate, name=name, **kwargs)
         self.row_weight_decay = number_argument("weight_decay", weight_decay, at_least=0)
         if row_clip_norm is not None:

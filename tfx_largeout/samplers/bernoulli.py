@@ -18,6 +18,7 @@ from tfx_largeout.class_counts import (
     smoothing_argument,
 )
 from tfx_largeout.labels import PADDING, Labels
+from tfx_largeout.ops.devices import split_seed
 from tfx_largeout.ops.sorted_search import padded_rows
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.class_distribution import AliasTable
@@ -121,7 +122,7 @@ class Bernoulli(Sampler):
         if self._rate >= self._size:
             uniform = tf.random.stateless_uniform([rows, self._size], seed, dtype=tf.float64)
             return tuple(tf.unstack(tf.where(uniform < self._inclusion), axis=1))
-        number_seed, class_seed = tf.unstack(tf.random.split(seed, 2))
+        number_seed, class_seed = split_seed(seed, 2)
         numbers = tf.random.stateless_poisson(
             [rows], number_seed, tf.constant(self._rate, tf.float64), tf.int64
         )

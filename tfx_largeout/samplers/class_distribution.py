@@ -8,6 +8,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.ops.devices import split_seed
+
 
 class ClassDistribution:
     """q(c) > 0 for c = 0 .. C-1: draws from it, and its logarithm.
@@ -116,7 +118,7 @@ class AliasTable:
 
     def sample(self, shape: tf.Tensor | list[int], seed: tf.Tensor) -> tf.Tensor:
         """Returns independent draws for a seed `[2]`: class ids of this shape, int64."""
-        box_seed, height_seed = tf.unstack(tf.random.split(seed, 2))
+        box_seed, height_seed = split_seed(seed, 2)
         box = tf.random.stateless_uniform(shape, box_seed, 0, self.num_classes, tf.int32)
         height = tf.random.stateless_uniform(shape, height_seed, dtype=tf.float64)
         threshold = tf.cast(tf.gather(self._threshold, box), tf.float64)

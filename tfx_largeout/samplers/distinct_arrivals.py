@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.ops.devices import split_seed
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 
 _MAX_NEWTON_STEPS = 100
@@ -101,7 +102,7 @@ class DistinctArrivals:
         return Arrivals(ids, tf.cast(last_try + 1, tf.float64))
 
     def _all_times(self, seed: tf.Tensor) -> Arrivals:
-        time_seed, repeat_seed = tf.unstack(tf.random.split(seed, 2))
+        time_seed, repeat_seed = split_seed(seed, 2)
         classes = tf.range(self.distribution.num_classes, dtype=tf.int64)
         rates = tf.exp(self.distribution.log_probability(classes))
         uniform = tf.random.stateless_uniform(

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import keras
@@ -20,7 +18,7 @@ from tfx_largeout.class_counts import (
     smoothing_argument,
 )
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.devices import HOST
+from tfx_largeout.ops.devices import host_if
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.class_distribution import (
     ClassDistribution,
@@ -29,6 +27,9 @@ from tfx_largeout.samplers.class_distribution import (
     UnigramDistribution,
 )
 from tfx_largeout.samplers.distinct_arrivals import DistinctArrivals
+
+_MOST_ON_HOST = 2**14
+"""The largest number of draws on the host, which take one core about 2 ms."""
 
 
 class DistributionSampler(Sampler):
@@ -87,20 +88,19 @@ class DistributionSampler(Sampler):
         if self.unique:
             sizes = self.num_sampled, num_classes, self.first_id
             at_most_classes("num_sampled", *sizes, " for unique candidates")
-        with self._place():
+        few = not self.per_example and self.num_sampled <= _MOST_ON_HOST
+        with host_if(few):
             self._distribution = self.distribution(drawn)
         if self.unique and self.num_sampled < drawn:
             self._arrivals = DistinctArrivals(self._distribution, self.num_sampled)
+            few &= self._arrivals.block is not None
+        self._on_host = few
 
     def draw(
         self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor, weights: OutputWeights
     ) -> Candidates:
-        with self._place():
+        with host_if(self._on_host):
             return self._draw(hidden, labels, seed)
-
-    def _place(self) -> AbstractContextManager:
-        """Where draws are made: few of them on the host, while a GPU runs the hidden layers."""
-        return contextlib.nullcontext() if self.per_example else tf.device(HOST)
 
     def _draw(self, hidden: tf.Tensor, labels: Labels, seed: tf.Tensor) -> Candidates:
         if not self.unique:

@@ -11,6 +11,7 @@ from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
+from tfx_largeout.ops.devices import HOST
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, with_certain
 
 
@@ -85,7 +86,9 @@ class IndexSampler(Sampler):
     ) -> Candidates:
         found = self.find(hidden, labels, seed, weights)
         if self.background is not None:
-            drawn = self.background.sample(hidden, labels, tf.random.fold_in(seed, 1))
+            with tf.device(HOST):
+                own_seed = tf.random.fold_in(seed, 1)
+            drawn = self.background.sample(hidden, labels, own_seed)
             candidates = with_certain(drawn, labels, found)
             if not self.per_example:
                 return candidates

@@ -12,17 +12,17 @@
 
 namespace tfx::core::gpu {
 
-constexpr int kOfThread = 8;  // numbers, whose loads are under way at the same time
+constexpr int kNumbersOfThread = 8;  // whose loads are under way at the same time
 
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads) Convert(const From* from, int64_t n, To* to) {
-  const int64_t first = int64_t{blockIdx.x} * kOfThread * kThreads + threadIdx.x;
-  From numbers[kOfThread];
-  for (int j = 0; j < kOfThread; ++j) {
+  const int64_t first = int64_t{blockIdx.x} * kNumbersOfThread * kThreads + threadIdx.x;
+  From numbers[kNumbersOfThread];
+  for (int j = 0; j < kNumbersOfThread; ++j) {
     const int64_t i = first + j * kThreads;
     numbers[j] = i < n ? from[i] : From{0};
   }
-  for (int j = 0; j < kOfThread; ++j) {
+  for (int j = 0; j < kNumbersOfThread; ++j) {
     const int64_t i = first + j * kThreads;
     if (i < n) Set(to + i, ToNumber(numbers[j]));
   }
@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kThreads) Convert(const From* from, int64_t n,
 // Starts to copy n numbers.
 template <typename From, typename To>
 void Copy(CUstream_st* stream, const From* from, int64_t n, To* to) {
-  TFX_LAUNCH_BLOCKS((Convert<From, To>), BlocksOf(n, kOfThread * kThreads), stream, from, n, to);
+  TFX_LAUNCH_BLOCKS((Convert<From, To>), BlocksOf(n, kNumbersOfThread * kThreads), stream, from, n,
+                    to);
 }
 
 }  // namespace tfx::core::gpu

@@ -5,8 +5,8 @@
 //
 // On the processor the threads of a block are fibers of one thread, and blocks run one after
 // another. Between two barriers a fiber runs as far as it can before the next begins, in falling
-// order in every other block, so that a missing barrier changes results. Shared memory starts with
-// garbage. A barrier that some threads never reach ends the program with a message.
+// order in every other block, so that most missing barriers change results. Shared memory starts
+// with garbage. A barrier that some threads never reach ends the program with a message.
 
 #ifndef TFX_LARGEOUT_CORE_GPU_CUDA_ON_CPU_H_
 #define TFX_LARGEOUT_CORE_GPU_CUDA_ON_CPU_H_

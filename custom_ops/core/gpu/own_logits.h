@@ -15,7 +15,7 @@
 namespace tfx::core::gpu {
 
 // The logits of one of kThreads threads. A warp has consecutive rows: number j of a thread is that
-// of row first_row() + kWarpSize j. A row behind the last one has the logit -infinity.
+// of row Row(0) + kWarpSize j. A row behind the last one has the logit -infinity.
 class OwnLogits {
  public:
   static constexpr int kCount = kChunk / kThreads;

@@ -149,7 +149,7 @@ class Entries {
     // of u for all, up to rounding. Few are below it.
     const float log_z = bound + rule_.log_epsilon;
     const float log_limit = own.maximum() - log_z + 1e-4f + 1e-6f * fabsf(log_z);
-    if (log_limit < -23) return 0;  // u is at least 2^-32
+    if (!(log_limit >= -23)) return 0;  // u is at least 2^-32; nothing is kept by NaN either
     const auto limit = static_cast<uint32_t>(expf(fminf(log_limit, 0)) * 0x1p31f);
     unsigned candidates = 0, kept = 0;
     for (int j = 0; j < OwnLogits::kCount; ++j) {

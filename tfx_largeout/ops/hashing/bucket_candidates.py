@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.ops.checks import check_dtypes, check_ids, require_shape
+from tfx_largeout.ops.devices import split_seed
 from tfx_largeout.ops.hashing.hash_tables import HashTables
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.variable_rows import signed
@@ -31,7 +32,7 @@ class BucketOrder(NamedTuple):
     @classmethod
     def draw(cls, num_tables: int, num_classes: int, seed: tf.Tensor) -> BucketOrder:
         """Draws all of them."""
-        seeds = tf.random.split(seed, 3)
+        seeds = split_seed(seed, 3)
         return cls(
             tf.random.experimental.stateless_shuffle(tf.range(num_tables), seeds[0]),
             _integers([num_tables], 2**32, seeds[1]),
