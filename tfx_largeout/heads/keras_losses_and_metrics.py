@@ -148,10 +148,10 @@ def _serve_loss(model: Any) -> None:
     compiled, losses = found
     joins = any(hasattr(loss, "trains_on") for loss in losses)
 
-    def call(y_true: Any, y_pred: Any, weight: Any = None) -> Any:
+    def call(y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         if joins:
-            y_true, weight = _joined(y_true, y_pred, weight, compiled.output_names)
-        value = type(compiled).call(compiled, y_true, y_pred, weight)
+            y_true, sample_weight = _joined(y_true, y_pred, sample_weight, compiled.output_names)
+        value = type(compiled).call(compiled, y_true, y_pred, sample_weight)
         for loss, logits in losses_and_outputs(compiled, y_pred):
             output, ignored = getattr(logits, HEAD_OUTPUT, None), _ignored_by(loss)
             if output is not None and ignored is not None:
