@@ -145,7 +145,7 @@ def run_seed(seed: int, folder: Path) -> int:
 
                 worker.Worker(workers, folder / "run", problem, observe).train()
 
-        invariants.begin(number, *shape)
+        invariants.begin(number, *shape, {path.name: path for path in (folder / "run").glob("*")})
         codes = forked(shape.size, work, 3.0, data_replicas=shape.groups)
         said = [
             item for rank in range(shape.size) for item in _said(folder / f"said-{number}-{rank}")
