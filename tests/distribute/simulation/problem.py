@@ -40,7 +40,10 @@ class Problem:
         draw = np.random.default_rng([self.seed, 1, step])
         size, labels = int(draw.integers(1, 8)), int(draw.integers(1, 3))
         y = draw.integers(-1, self.classes, [size, labels])
-        return draw.integers(0, WORDS, size), y, draw.integers(0, 3, size) / 2
+        words, weights = draw.integers(0, WORDS, size), draw.integers(0, 3, size) / 2
+        if draw.random() < 1 / 16:
+            y[:] = -1  # a step without labels
+        return words, y, weights
 
     def codes(self, kernel: np.ndarray) -> np.ndarray:
         """The bucket of each row in each table, `[L, C]`."""
