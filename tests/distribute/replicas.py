@@ -15,9 +15,11 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from distribute import checkpoints
 
 import tfx_largeout as tlo
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from distribute import checkpoints
 
 BEFORE = {"4-2": "2-2", "2-1": "4-2"}  # workers and groups: those whose checkpoint they go on from
 
