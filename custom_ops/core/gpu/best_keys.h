@@ -14,9 +14,12 @@
 
 namespace tfx::core::gpu {
 
-// An integer with the order of floats, with -0 = 0 and NaN = -infinity.
-__device__ inline uint32_t OrderOf(float value) {
-  const uint32_t bits = __float_as_uint(isnan(value) ? -INFINITY : value + 0.f);
+// NaN counts as -infinity.
+__device__ inline float NumberOf(float logit) { return isnan(logit) ? -INFINITY : logit; }
+
+// An integer with the order of NumberOf, with -0 = 0.
+__device__ inline uint32_t OrderOf(float logit) {
+  const uint32_t bits = __float_as_uint(NumberOf(logit) + 0.f);
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 

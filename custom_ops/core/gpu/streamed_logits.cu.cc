@@ -85,9 +85,6 @@ struct Shared {
   uint64_t* keys;
 };
 
-// NaN counts as -infinity.
-__device__ float NumberOf(float logit) { return isnan(logit) ? -INFINITY : logit; }
-
 __device__ void CountAbove(const StreamedLogitsInputs& in, const OwnLogits& own, float target,
                            int64_t label, const Shared& shared, bool is_first, int64_t* above) {
   target = NumberOf(target);
@@ -107,7 +104,7 @@ __device__ void FindBest(const OwnLogits& own, int64_t k, const Shared& shared, 
                          bool is_first, uint64_t* best) {
   BestKeys found(shared.keys, num_keys, k, shared.count, is_first ? nullptr : best);
   unsigned better = 0;
-  if (found.Beats(KeyOf(own.maximum(), own.Row(0)))) {
+  if (found.Beats(KeyOf(own.maximum(), own.Row(0)))) {  // else no own logit is better
     for (int j = 0; j < OwnLogits::kCount; ++j) {
       better += own.IsThere(j) && found.Beats(KeyOf(own[j], own.Row(j))) ? 1 : 0;
     }

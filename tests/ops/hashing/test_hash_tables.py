@@ -339,10 +339,7 @@ def corrupt_case(name, what, monkeypatch) -> Case:
     [
         ({"now": tf.constant([1, 2])}, r"now must be a scalar; got shape \[2\]"),
         ({"which": tf.constant([0], tf.int64)}, r"tables must be .first, .*got shape \[1\]"),
-        (
-            {"kernel": tf.ones([20])},
-            r"kernel must be float \[C, D\] with .*got.*\[20\]",
-        ),
+        ({"kernel": tf.ones([20])}, r"kernel must be float \[C, D\] with .*got.*\[20\]"),
         ({"kernel": tf.ones([21, 9])}, r"entries must be \[L, C\] = \[3, 21\]; got"),
         ({"hashes_per_table": 1}, r"starts must be uint32 \[L, buckets \+ 1\].*got.*\[3,10\]"),
         ({"radii": tf.constant(1.0)}, r"radii must be \[m\]; got shape \[\]"),
