@@ -32,8 +32,10 @@ def free_ports(number: int) -> list[int]:
     return ports
 
 
-def start_workers(folder: Path, program: Path, size: int, *arguments: str, ranks=None):
-    """Starts workers, each with its TF_CONFIG; `ranks`: only these of them."""
+def start_workers(
+    folder: Path, program: Path, size: int, *arguments: str, ranks=None, gpus: str = "-1"
+):
+    """Starts workers, each with its TF_CONFIG; `ranks`: only these; `gpus`: those they share."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(size)]
     children = []
     for rank in range(size) if ranks is None else ranks:
@@ -43,7 +45,7 @@ def start_workers(folder: Path, program: Path, size: int, *arguments: str, ranks
             "TF_CONFIG": json.dumps(config),
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": "2",
-            "CUDA_VISIBLE_DEVICES": "-1",
+            "CUDA_VISIBLE_DEVICES": gpus,
         }
         children.append(start_child(folder, str(program), *arguments, env=environment))
     return children

@@ -156,6 +156,38 @@ else:
 """
 
 
+SAYS_GPU = """
+import os
+print(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH"))
+"""
+LISTS = "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-1)'\necho '  MIG 1g'\necho 'GPU 1: B (UUID: GPU-2)'\n"
+
+
+@pytest.mark.parametrize(
+    ("visible", "workers", "expected"),
+    [
+        (None, 2, ["0 None", "1 None"]),
+        (None, 3, ["0 true", "1 true", "0 true"]),
+        ("2, GPU-5,-1,7", 2, ["2 None", "GPU-5 None"]),
+        ("3", 2, ["3 true", "3 true"]),
+        ("", 1, [" None"]),
+        ("-1", 2, ["-1 None", "-1 None"]),
+    ],
+)
+def test_each_worker_has_a_gpu(visible, workers, expected, tmp_path, monkeypatch, capsys):
+    lister = tmp_path / "nvidia-smi"
+    lister.write_text(LISTS)
+    lister.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("TF_FORCE_GPU_ALLOW_GROWTH", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert main(["launch", "--workers", str(workers), program(tmp_path, SAYS_GPU)]) == 0
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert lines == [f"[{rank}] {said}" for rank, said in enumerate(expected)]
+
+
 @pytest.mark.parametrize(("failures", "restarts", "code"), [(2, 3, 0), (2, 1, 137), (1, 0, 137)])
 def test_all_start_again(failures, restarts, code, tmp_path, capsys, short_grace):
     starts = tmp_path / "starts"

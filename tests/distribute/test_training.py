@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from distribute import training
 from distribute.run_workers import check_ended_well, end_workers, start_workers
 
@@ -18,18 +19,32 @@ OF_CLASSES = ("kernel", "bias", "slots")
 OF_ALL = ("losses", "trunk", "anchor")
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("size", [2, 4])
-def test_workers_train_as_one_process(size, tmp_path):
-    number = "every" if size == 4 else "some"
-    children = start_workers(tmp_path, PROGRAM, size, str(tmp_path), number, "1")
+def trained_both_ways(folder, size, number, **options):
+    """Yields the name of a run, what one process found, and what the workers found."""
+    children = start_workers(folder, PROGRAM, size, str(folder), number, "1", **options)
     try:
         runs = dict(training.RUNS[number]())
     finally:
         ended = end_workers(children)
     check_ended_well(ended)
     for name, expected in runs.items():
-        workers = [dict(np.load(tmp_path / f"{name}-{rank}.npz")) for rank in range(size)]
+        yield name, expected, [dict(np.load(folder / f"{name}-{rank}.npz")) for rank in range(size)]
+
+
+@pytest.mark.cpu
+@pytest.mark.thorough
+@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="there is no GPU")
+def test_workers_on_one_gpu_train_as_one_process_on_the_cpu(tmp_path):
+    for name, expected, workers in trained_both_ways(tmp_path, 2, "some", gpus="0"):
+        check_weights(name, expected, workers, tolerance=1e-5)
+
+
+@pytest.mark.cpu
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [2, 4])
+def test_workers_train_as_one_process(size, tmp_path):
+    number = "every" if size == 4 else "some"
+    for name, expected, workers in trained_both_ways(tmp_path, size, number):
         check_weights(name, expected, workers)
         if name == "with_callbacks":
             assert len(expected["losses"]) == 2 * 4  # epochs
@@ -51,10 +66,10 @@ def test_workers_train_as_one_process(size, tmp_path):
             check_best_classes(expected, workers)
 
 
-def assert_close(actual, expected, what):
+def assert_close(actual, expected, what, tolerance=1e-6):
     """Within a millionth of the largest number."""
-    scale = 1e-6 * np.abs(expected).max()
-    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=scale, err_msg=str(what))
+    scale = tolerance * np.abs(expected).max()
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=scale, err_msg=str(what))
 
 
 def together(parts: list[np.ndarray]) -> np.ndarray:
@@ -65,14 +80,14 @@ def together(parts: list[np.ndarray]) -> np.ndarray:
     return whole
 
 
-def check_weights(name, expected, workers):
+def check_weights(name, expected, workers, tolerance=1e-6):
     for key in OF_CLASSES:
         if key in expected:
             whole = together([worker[key] for worker in workers])
-            assert_close(whole, expected[key], (name, key))
+            assert_close(whole, expected[key], (name, key), tolerance)
     for key in OF_ALL:
         if key in expected:
-            assert_close(workers[0][key], expected[key], (name, key))
+            assert_close(workers[0][key], expected[key], (name, key), tolerance)
             # Bit for bit: all workers have the same.
             for worker in workers[1:]:
                 np.testing.assert_array_equal(worker[key], workers[0][key], err_msg=f"{name} {key}")

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conformance.heads_table import HEADS
+from distribute.test_order_of_a_step import OneOfTwo
 from placement.gpu_kernels import count_waits, host_nodes, host_variables, nodes_of
 from samplers import samplers_table
 from samplers.drawing import labels_of, weights_of
 from variants import cases_of
 
 import tfx_largeout as tlo
+from tfx_largeout.distribute.workers import ALONE, set_current
 from tfx_largeout.ops.checks import check_finite
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import row_update
@@ -40,6 +42,14 @@ ON_HOST = {
 DRAWN_ON_HOST = {
     ("bernoulli.py", "StatelessRandomPoisson"): "how many candidates: a number, or one an example",
     ("distinct_arrivals.py", "StatelessRandomPoisson"): "how many there are of a class: a number",
+}
+# Of several workers.
+OF_WORKERS = {
+    ("class_rows.py", "Pad"): "ranks: what is sent goes through the host",
+    ("class_rows.py", "PadV2"): "the best ids: what is sent goes through the host",
+    ("class_rows.py", "PyFuncStateless"): "an error, where logits are read that no worker has",
+    ("global_batch.py", "PadV2"): "labels, which are there",
+    ("row_routes.py", "UnsortedSegmentSum"): "of labels, which are there",
 }
 # The variables that must stay, by head: how many, and why. All are numbers.
 VARIABLES_ON_HOST = {"sampled_index": (1, "the clock of the index says what is to be launched")}
@@ -75,12 +85,13 @@ def as_on_a_gpu_machine(monkeypatch):
 
 
 @functools.cache
-def graphs(name):
+def graphs(name, over_workers=False):
     """The graphs of a training step, of evaluation, and of the best classes."""
     row = ROWS[name]
     head = row.make_head(CLASSES)
     model = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Dense(WIDTH), head])
-    model.compile(row.make_optimizer(), loss=row.make_loss())
+    optimizer = tlo.distribute.DataParallel("sgd") if over_workers else row.make_optimizer()
+    model.compile(optimizer, loss=row.make_loss())
     model.optimizer.build(model.trainable_variables)
     x = tf.zeros([EXAMPLES, WIDTH])
     labels = np.arange(2 * EXAMPLES).reshape(EXAMPLES, 2)
@@ -114,6 +125,31 @@ def test_nothing_is_left_to_the_host_but_what_is_named_and_waits_are_few(name):
             assert not any(CLASSES in (shape.dims or []) for shape in node.shapes), node
     waits = count_waits(graphs(name)["training"])
     assert {kind: n for kind, n in waits.items() if n > WAITS[name].get(kind, 0)} == {}
+
+
+# As `WAITS`, over workers. The `Assert` is in a branch for every hundredth step.
+WAITS_OF_WORKERS = {
+    "dense": {"Assert": 1, "Where": 0, "If": 2, "While": 0},
+    "sampled": {"Assert": 1, "Where": 10, "If": 9, "While": 2},
+    "sampled_per_example": {"Assert": 1, "Where": 6, "If": 9, "While": 3},
+    "exact_softmax": {"Assert": 1, "Where": 7, "If": 11, "While": 4},
+    "factored": {"Assert": 2, "Where": 3, "If": 25, "While": 2},
+}
+
+
+@cases_of("name", list(WAITS_OF_WORKERS))
+def test_over_workers_no_more_is_left_to_the_host(name):
+    set_current(OneOfTwo())
+    try:
+        found = graphs(name, over_workers=True)
+    finally:
+        set_current(ALONE)
+    for graph in found.values():
+        assert host_variables(graph) == []
+        there = {(node.place, node.op) for node in host_nodes(graph)}
+        assert there <= {*ON_HOST, *OF_WORKERS}
+    waits = count_waits(found["training"])
+    assert {kind: n for kind, n in waits.items() if n > WAITS_OF_WORKERS[name][kind]} == {}
 
 
 @pytest.mark.thorough

@@ -28,7 +28,7 @@ from tfx_largeout.compare.results import HeadResult
 from tfx_largeout.compare.root_message import root_message
 from tfx_largeout.compare.settings import WorkerSettings
 from tfx_largeout.distribute import connect
-from tfx_largeout.distribute.launcher import free_addresses, worker_environment
+from tfx_largeout.distribute.launcher import free_addresses, worker_environments
 
 # With -m, Python would search the current folder first: in a clone it would find the source tree,
 # without the shared library, instead of the installed package. The worker gets our path.
@@ -102,11 +102,10 @@ def _start(
     command: Sequence[str], settings: WorkerSettings, errors: BinaryIO
 ) -> Iterator[subprocess.Popen[str]]:
     """Starts the workers. Only the output of the first one is read."""
-    addresses = free_addresses(settings.training.workers)
-    for rank in range(len(addresses)):
-        environment = dict(os.environ)
-        if len(addresses) > 1:
-            environment = worker_environment(addresses, rank)
+    workers = settings.training.workers
+    alone = [dict(os.environ)]
+    environments = alone if workers == 1 else worker_environments(free_addresses(workers))
+    for rank, environment in enumerate(environments):
         # In a separate session, Ctrl-C reaches the worker only through this process.
         yield subprocess.Popen(
             command,

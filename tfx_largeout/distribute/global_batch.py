@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfx_largeout.distribute.meeting import TRAIN, meet
 from tfx_largeout.distribute.packed_numbers import packed, unpacked
 from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.ops.devices import on_host
 
 _MINUS_ZERO = {tf.float32: (tf.int32, tf.int32.min), tf.float64: (tf.int64, tf.int64.min)}
 
@@ -76,7 +77,7 @@ def gather_examples(
     found, parts, real = _gathered(workers, site, (phase, step), sent, *of_labels)
     every, label_ids, weights, mask, label_values = found
     if real is not None:
-        parts.keep(tf.where(real)[:, 0])
+        parts.keep(real)
 
     @tf.custom_gradient
     def everywhere(hidden: tf.Tensor) -> Any:
@@ -91,6 +92,7 @@ def gather_examples(
     return GlobalBatch(every, label_ids, weights, mask, parts.own, label_values, parts)
 
 
+@on_host
 def gather_labels(
     workers: Workers,
     site: str,
@@ -115,6 +117,7 @@ def gather_labels(
     return GatheredLabels(label_ids, weights, mask, parts, kept, label_values)
 
 
+@on_host
 def _gathered(
     workers: Workers,
     site: str,
@@ -178,6 +181,7 @@ class Parts:
         most: At least the number of examples of each group. Default: not for `of_all_groups`.
     """
 
+    @on_host
     def __init__(self, workers: Workers, sizes: tf.Tensor, most: tf.Tensor | None = None) -> None:
         self._workers, self._most = workers, most
         self._rows = sizes[workers.rank]
@@ -198,16 +202,19 @@ class Parts:
         return cls(workers, (tf.cast(number, tf.int64) + workers.size - 1 - ranks) // workers.size)
 
     @property
+    @on_host
     def ranks(self) -> tf.Tensor:
         """`[N]` int64: the worker of each kept example."""
         return self._places // self._capacity
 
     @property
+    @on_host
     def own(self) -> tf.Tensor:
         """The places of this worker's examples among the kept examples."""
         here = tf.equal(self.ranks, self._workers.rank)
         return tf.where(here & ~self._is_empty)[:, 0]
 
+    @on_host
     def leave_one(self, real: tf.Tensor) -> tf.Tensor:
         """Returns which examples are real; the first one, if none of a group of workers is."""
         if self._workers.replicas.alone:
@@ -216,9 +223,10 @@ class Parts:
         self._is_empty |= none
         return real | (none & tf.equal(tf.range(tf.size(real)), 0))
 
+    @on_host
     def keep(self, real: tf.Tensor) -> None:
-        """Keeps only the examples at some places."""
-        self._places = tf.gather(self._places, real)
+        """Keeps only the real examples, `[N]` bool."""
+        self._places = tf.boolean_mask(self._places, real)
 
     def gathered(self, own: tf.Tensor, name: str) -> tf.Tensor:
         """Gathers the rows of all workers, `[N, ...]`, from each worker's rows."""

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,7 +28,8 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     Their output is printed line by line, after the worker's number. All are ended if one fails, on
     Ctrl-C and on SIGTERM; after a failure they are started again, on other ports, at most
     `restarts` times. The cores are divided among the workers, unless the environment sets
-    TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS.
+    TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS. Each worker sees one GPU, of those in
+    CUDA_VISIBLE_DEVICES or of all; more workers than GPUs share them.
 
     Returns the exit code: 0; or the exit code of the first worker that failed (128 + n if signal n
     ended it), in the last attempt; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM,
@@ -66,8 +69,8 @@ def _run(command: Sequence[str], num_workers: int) -> int:
     processes: list[subprocess.Popen[str]] = []
     printers: list[threading.Thread] = []
     try:
-        for rank in range(num_workers):
-            process = _start(command, addresses, rank)
+        for rank, environment in enumerate(worker_environments(addresses)):
+            process = _start(command, environment)
             processes.append(process)
             printers.append(threading.Thread(target=_print_lines, args=(rank, process.stdout)))
             printers[-1].start()
@@ -80,16 +83,35 @@ def _run(command: Sequence[str], num_workers: int) -> int:
             printer.join()
 
 
-def worker_environment(addresses: Sequence[str], rank: int) -> dict[str, str]:
-    """Returns a worker's environment on this machine: its TF_CONFIG, its share of the cores."""
-    config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}}
+def worker_environments(addresses: Sequence[str]) -> list[dict[str, str]]:
+    """Returns the workers' environments: their TF_CONFIG, and their shares of cores and GPUs."""
     threads = str(max((os.cpu_count() or 1) // len(addresses), 1))
-    return {
-        "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": threads,
-        **os.environ,
-        "TF_CONFIG": json.dumps(config),
-    }
+    common = {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads}
+    gpus = _gpus()
+    if gpus and len(addresses) > len(gpus):  # otherwise the first worker takes all memory
+        common["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    environments = []
+    for rank in range(len(addresses)):
+        config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": rank}}
+        own = {"TF_CONFIG": json.dumps(config)}
+        if gpus:
+            own["CUDA_VISIBLE_DEVICES"] = gpus[rank % len(gpus)]
+        environments.append({**common, **os.environ, **own})
+    return environments
+
+
+def _gpus() -> list[str]:
+    """Returns the GPUs that a process would see, by the names of CUDA_VISIBLE_DEVICES."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:  # CUDA ignores names from the first one that is no device
+        names = [name.strip() for name in visible.split(",")]
+        return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    listed = subprocess.run([command, "-L"], stdout=subprocess.PIPE, text=True, errors="replace")
+    gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    return [str(number) for number in range(len(gpus))]
 
 
 def free_addresses(number: int) -> list[str]:
@@ -101,10 +123,10 @@ def free_addresses(number: int) -> list[str]:
         return [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
 
 
-def _start(command: Sequence[str], addresses: list[str], rank: int) -> subprocess.Popen[str]:
+def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-u", *command],
-        env=worker_environment(addresses, rank),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.ops.devices import on_host
 
 AGREE, TRAIN, EVALUATE, TOP_K, END_OF_FIT, SAVE = range(6)
 _PHASES = (
@@ -26,6 +27,7 @@ _KINDS: tuple[type[Exception], ...] = (OSError, ValueError, TypeError, RuntimeEr
 Result = TypeVar("Result")
 
 
+@on_host
 def meet(
     workers: Workers, phase: int, site: str, step: Any = 0, form: int = 0, numbers: Any = ()
 ) -> tf.Tensor:

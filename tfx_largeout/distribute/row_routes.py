@@ -8,6 +8,7 @@ import tensorflow as tf
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.global_batch import Parts
 from tfx_largeout.distribute.workers import Workers
+from tfx_largeout.ops.devices import on_host
 
 
 class RowRoutes:
@@ -29,6 +30,7 @@ class RowRoutes:
             for padding the number of rows that it needs.
     """
 
+    @on_host
     def __init__(
         self, workers: Workers, shard: ClassShard, label_ids: tf.Tensor, parts: Parts, site: str
     ) -> None:

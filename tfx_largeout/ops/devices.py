@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 HOST = "CPU:0"
 """The host: for what decides there which ops run, seeds of random ops, and CPU kernels."""
@@ -30,7 +35,18 @@ def host_if(condition: bool) -> contextlib.AbstractContextManager[None]:
     return tf.device(HOST) if condition else contextlib.nullcontext()
 
 
+def on_host(function: Function) -> Function:
+    """Makes a function run its ops on the host."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        with tf.device(HOST):
+            return function(*arguments, **options)
+
+    return run  # type: ignore[return-value]
+
+
+@on_host
 def split_seed(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Returns several seeds `[2]` by one, on the host, where random ops read them."""
-    with tf.device(HOST):
-        return tf.unstack(tf.random.split(seed, count))
+    return tf.unstack(tf.random.split(seed, count))
