@@ -28,8 +28,8 @@ def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
     Their output is printed line by line, after the worker's number. All are ended if one fails, on
     Ctrl-C and on SIGTERM; after a failure they are started again, on other ports, at most
     `restarts` times. The cores are divided among the workers, unless the environment sets
-    TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS. Each worker sees one GPU, of those in
-    CUDA_VISIBLE_DEVICES or of all; more workers than GPUs share them.
+    TF_NUM_INTRAOP_THREADS or TF_NUM_INTEROP_THREADS. Each worker sees one GPU of
+    CUDA_VISIBLE_DEVICES (default: of all); more workers than GPUs share them.
 
     Returns the exit code: 0; or the exit code of the first worker that failed (128 + n if signal n
     ended it), in the last attempt; 130 after Ctrl-C. Raises `SystemExit` of code 143 after SIGTERM,
@@ -103,7 +103,7 @@ def worker_environments(addresses: Sequence[str]) -> list[dict[str, str]]:
 def _gpus() -> list[str]:
     """Returns the GPUs that a process would see, by the names of CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:  # CUDA ignores names from the first one that is no device
+    if visible is not None:  # CUDA ignores what follows a name without a device
         names = [name.strip() for name in visible.split(",")]
         return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
     command = shutil.which("nvidia-smi")

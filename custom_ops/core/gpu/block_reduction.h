@@ -46,8 +46,14 @@ __device__ T OfWarp(T value, Combine combine) {
   return value;
 }
 
-// The same for all threads of a block, which consists of whole warps, at most kWarps. `shared` has
-// room for kWarps values of 8 bytes.
+// Returns the pointer of a lane to all threads of a warp.
+__device__ inline const float* OfLane(const float* pointer, int lane) {
+  const auto bits = reinterpret_cast<unsigned long long>(pointer);
+  return reinterpret_cast<const float*>(__shfl_sync(~0u, bits, lane));
+}
+
+// As OfWarp, for all threads of a block, which consists of whole warps, at most kWarps. `shared`
+// has room for kWarps values of 8 bytes.
 template <typename T, typename Combine>
 __device__ T OfBlock(T value, Combine combine, void* shared) {
   T* of_warps = static_cast<T*>(shared);

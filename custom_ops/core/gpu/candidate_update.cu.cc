@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The places of classes are sorted by class; then a block of threads forms the gradient of a row,
-// column by column, and takes its step. With candidates that all examples share, what these add to
+// The places of classes are sorted by class; then a warp forms the gradient of a row and takes its
+// step. With candidates that all examples share, what these add to
 // gradients are products of matrices.
 
 #include "core/gpu/candidate_update.h"
@@ -21,7 +21,8 @@
 namespace tfx::core::gpu {
 namespace {
 
-constexpr int64_t kMostBlocks = 4096;  // that take classes in turn
+constexpr int64_t kMostBlocks = 4096;  // of warps that take classes in turn
+constexpr int kColumns = 8;            // of a row, for a thread at a time
 
 int64_t PlacesOf(const CandidateBatch& batch) {
   return batch.size * batch.num_labels + (batch.own ? batch.size : 1) * batch.num_candidates;
@@ -125,68 +126,91 @@ struct Places {
   const uint64_t* end;
 };
 
-struct RowGradient {
-  float kernel;  // a column of dL/dW of the class; 0 if there is none
-  float bias;
+// What a position of a class adds to its gradient: `factor` times a row, and to that of its bias.
+struct Term {
+  const float* row;
+  float factor, bias;
 };
 
-// Column d of the gradient of a class. Both sums take one walk over its places.
-__device__ RowGradient GradientOf(const CandidateBatch& batch, int64_t width,
-                                  const CandidateGradients& gradients, const Memory& memory,
-                                  const Places& places, int64_t d) {
+__device__ Term TermOf(const CandidateBatch& batch, int64_t width,
+                       const CandidateGradients& gradients, const Memory& memory, uint64_t entry) {
   const auto num_labels = static_cast<uint32_t>(batch.size * batch.num_labels);
-  RowGradient sum = {0, 0};
-  for (const uint64_t* entry = places.begin; entry < places.end; ++entry) {
-    const auto place = static_cast<uint32_t>(*entry);
-    const uint32_t s = place - num_labels;
-    if (place >= num_labels && !batch.own) {
-      if (d < width) sum.kernel += memory.kernel_gradient[s * width + d];
-      sum.bias += memory.bias_gradient[s];
-      continue;
-    }
-    const bool is_label = place < num_labels;
-    const float g = is_label ? gradients.labels[place] : gradients.candidates[s];
-    const uint32_t example = is_label ? place / static_cast<uint32_t>(batch.num_labels)
-                                      : s / static_cast<uint32_t>(batch.num_candidates);
-    if (d < width) sum.kernel = fmaf(g, batch.hidden[example * width + d], sum.kernel);
-    sum.bias += g;
+  const auto place = static_cast<uint32_t>(entry);
+  const uint32_t s = place - num_labels;
+  const bool is_label = place < num_labels;
+  if (!is_label && !batch.own) {
+    return {memory.kernel_gradient + s * width, 1, memory.bias_gradient[s]};
   }
-  return sum;
+  const float g = is_label ? gradients.labels[place] : gradients.candidates[s];
+  const uint32_t example = is_label ? place / static_cast<uint32_t>(batch.num_labels)
+                                    : s / static_cast<uint32_t>(batch.num_candidates);
+  return {batch.hidden + example * width, g, g};
 }
 
-// Blocks take classes in turn.
+// Computes columns `first` + kWarpSize j of the gradient of a class, 0 where there is none, and
+// returns the gradient of its bias. All threads of a warp call it, and each looks up a term.
+__device__ float GradientOf(const CandidateBatch& batch, int64_t width,
+                            const CandidateGradients& gradients, const Memory& memory,
+                            const Places& places, int64_t first, float (&columns)[kColumns]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  float bias = 0;
+  for (float& column : columns) column = 0;
+  for (const uint64_t* at = places.begin; at < places.end; at += kWarpSize) {
+    const auto left = static_cast<int>(places.end - at);
+    const int count = left < kWarpSize ? left : kWarpSize;
+    Term own = {};
+    if (lane < count) own = TermOf(batch, width, gradients, memory, at[lane]);
+    for (int i = 0; i < count; ++i) {
+      const float* const row = OfLane(own.row, i);
+      const float factor = __shfl_sync(~0u, own.factor, i);
+      bias += __shfl_sync(~0u, own.bias, i);
+      for (int j = 0; j < kColumns; ++j) {
+        const int64_t d = first + j * kWarpSize;
+        if (d < width) columns[j] = fmaf(factor, row[d], columns[j]);
+      }
+    }
+  }
+  return bias;
+}
+
+// A warp for each class; warps take classes in turn.
 __global__ void __launch_bounds__(kThreads)
     UpdateClasses(RowRule rule, int64_t width, LayerRows rows, CandidateBatch batch,
                   CandidateGradients gradients, const CandidateFault* fault, Memory memory) {
-  TFX_SHARED_MEMORY(shared);
   if (IsRefused(fault)) return;
   const bool is_adam = rule.step.method == RowMethod::kAdam;
   const float clip_norm = rule.step.clip_norm;
   const float learning_rate = *rule.learning_rate, kept = KeptBy(rule);
   const SortedClasses& classes = memory.classes;
   const uint32_t num_classes = *classes.num_classes;
-  for (uint32_t u = blockIdx.x; u < num_classes; u += gridDim.x) {
+  const unsigned lane = threadIdx.x % kWarpSize;
+  float columns[kColumns];
+  for (uint32_t u = blockIdx.x * kWarps + threadIdx.x / kWarpSize; u < num_classes;
+       u += gridDim.x * kWarps) {
     const Places places = {classes.entries + classes.begins[u],
                            classes.entries + classes.begins[u + 1]};
     const auto row = static_cast<int64_t>(*places.begin >> 32);
     float scale = 1;
     if (clip_norm != INFINITY) {
       float squares = 0;
-      for (int64_t d = threadIdx.x; d < width; d += blockDim.x) {
-        const float g = GradientOf(batch, width, gradients, memory, places, d).kernel;
-        squares = fmaf(g, g, squares);
+      for (int64_t begin = 0; begin < width; begin += kColumns * kWarpSize) {
+        GradientOf(batch, width, gradients, memory, places, begin + lane, columns);
+        for (float g : columns) squares = fmaf(g, g, squares);
       }
-      scale = ClipScale(clip_norm, OfBlock(squares, Sum(), shared));
+      scale = ClipScale(clip_norm, OfWarp(squares, Sum()));
     }
-    for (int64_t d = threadIdx.x; d == 0 || d < width; d += blockDim.x) {
-      const RowGradient gradient = GradientOf(batch, width, gradients, memory, places, d);
-      if (d < width) {
-        const float rate = is_adam ? memory.kernel_rates[u] : learning_rate;
-        StepWeight(rule.step, rate, kept, scale * gradient.kernel, rows.kernel, row * width + d);
+    const float rate = is_adam ? memory.kernel_rates[u] : learning_rate;
+    for (int64_t begin = 0; begin == 0 || begin < width; begin += kColumns * kWarpSize) {
+      const int64_t first = begin + lane;
+      const float g = GradientOf(batch, width, gradients, memory, places, first, columns);
+      for (int j = 0; j < kColumns; ++j) {
+        const int64_t d = first + j * kWarpSize;
+        if (d >= width) break;
+        StepWeight(rule.step, rate, kept, scale * columns[j], rows.kernel, row * width + d);
       }
-      if (d == 0 && rows.bias.weights != nullptr) {
-        const float rate = is_adam ? memory.bias_rates[u] : learning_rate, g = gradient.bias;
-        StepWeight(rule.step, rate, kept, ClipScale(clip_norm, g * g) * g, rows.bias, row);
+      if (first == 0 && rows.bias.weights != nullptr) {
+        const float rate_of_bias = is_adam ? memory.bias_rates[u] : learning_rate;
+        StepWeight(rule.step, rate_of_bias, kept, ClipScale(clip_norm, g * g) * g, rows.bias, row);
       }
     }
   }
@@ -203,9 +227,8 @@ Error Update(CUstream_st* stream, const LayerWeights& weights, const LayerRows& 
   if (is_adam) TFX_LAUNCH_THREADS(CorrectRates, num_places, stream, rule, rows, fault, memory);
   Error error = LastError();
   if (!error.ok()) return error;
-  TFX_LAUNCH(UpdateClasses, Grid(std::min(num_places, kMostBlocks)), ThreadsFor(weights.width),
-             kWarps * sizeof(double), stream, rule, weights.width, rows, batch, gradients, fault,
-             memory);
+  TFX_LAUNCH_BLOCKS(UpdateClasses, std::min(BlocksOf(num_places, kWarps), kMostBlocks), stream,
+                    rule, weights.width, rows, batch, gradients, fault, memory);
   error = LastError();
   return is_adam ? error.AfterChanges() : error;  // of ages
 }
