@@ -4,6 +4,7 @@
     python benchmarks/gpu/steps.py                    # all rows, each in a separate process
     python benchmarks/gpu/steps.py exact --kernels 0  # one row
     python benchmarks/gpu/steps.py exact --quick      # 10,000 classes, nothing is written
+    python benchmarks/gpu/steps.py exact_bfloat16 --shape 248320 2048 16384   # as language models
 
 `fit` as a user calls it, on arrays in the host's memory: 10 steps to warm up, then 30; `evaluate`
 of 30 batches minus one of 4. Rows go to `benchmarks/results/gpu_steps.csv`. On a GPU machine see
@@ -25,7 +26,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-CLASSES, WIDTH, BATCH, SAMPLED, STEPS = 1_000_000, 256, 1024, 8192, 30
+SHAPE = 1_000_000, 256, 1024  # classes, width, batch
+SAMPLED, STEPS = 8192, 30
 ROWS = [
     *[
         (name, kernels)
@@ -69,7 +71,7 @@ def makers(num_classes: int) -> dict[str, Callable[[], tuple[Any, Any]]]:
     }
 
 
-def measure(name: str, num_classes: int) -> dict[str, Any]:
+def measure(name: str, num_classes: int, width: int, size: int) -> dict[str, Any]:
     """Returns the row of a head, timed in this process."""
     import keras
     import numpy as np
@@ -78,26 +80,26 @@ def measure(name: str, num_classes: int) -> dict[str, Any]:
     import tfx_largeout as tlo
 
     random = np.random.default_rng(0)
-    features = random.standard_normal((BATCH * STEPS, WIDTH)).astype("float32")
-    labels = ((random.zipf(1.3, BATCH * STEPS) - 1) % num_classes).astype("int32")
+    features = random.standard_normal((size * STEPS, width)).astype("float32")
+    labels = ((random.zipf(1.3, size * STEPS) - 1) % num_classes).astype("int32")
     if name == "exact_tf32":
         tlo.set_product_precision("tf32")
     head, loss = makers(num_classes)[name]()
-    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(WIDTH), head])
+    model = keras.Sequential([keras.Input([width]), keras.layers.Dense(width), head])
     sgd = name == "tf_sampled"  # Adam would step all rows
     optimizer = keras.optimizers.SGD(0.1) if sgd else keras.optimizers.Adam(1e-3)
     model.compile(optimizer, loss=loss, jit_compile=False)
 
     def fit(steps: int) -> float:
-        some = slice(BATCH * steps)
+        some = slice(size * steps)
         start = time.perf_counter()
-        model.fit(features[some], labels[some], batch_size=BATCH, verbose=0, shuffle=False)
+        model.fit(features[some], labels[some], batch_size=size, verbose=0, shuffle=False)
         return time.perf_counter() - start
 
     def evaluate(batches: int) -> float:
-        some = slice(BATCH * batches)
+        some = slice(size * batches)
         start = time.perf_counter()
-        model.evaluate(features[some], labels[some], batch_size=BATCH, verbose=0)
+        model.evaluate(features[some], labels[some], batch_size=size, verbose=0)
         return time.perf_counter() - start
 
     warm, seconds = fit(10), fit(STEPS)
@@ -114,8 +116,8 @@ def measure(name: str, num_classes: int) -> dict[str, Any]:
         "head": name,
         "kernels": os.environ.get("TFX_LARGEOUT_GPU_KERNELS", "1"),
         "classes": num_classes,
-        "width": WIDTH,
-        "batch": BATCH,
+        "width": width,
+        "batch": size,
         "step_ms": round(seconds / STEPS * 1e3, 2),
         "evaluation_ms": evaluation,
         "peak_gib": peak and round(peak, 2),
@@ -137,15 +139,17 @@ def main() -> None:
     parser.add_argument("head", nargs="?", help="one row; default: all")
     parser.add_argument("--kernels", default="1", choices=["0", "1"], help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="10,000 classes, no CSV")
+    parser.add_argument("--shape", nargs=3, type=int, default=SHAPE, metavar=("C", "D", "B"))
     arguments = parser.parse_args()
-    quick = ["--quick"] * arguments.quick
+    num_classes, *others = arguments.shape
+    options = ["--shape", *map(str, arguments.shape), *["--quick"] * arguments.quick]
     if arguments.head is None:
         for head, kernels in ROWS:
-            child = [sys.executable, __file__, head, "--kernels", kernels, *quick]
+            child = [sys.executable, __file__, head, "--kernels", kernels, *options]
             subprocess.run(child)  # a failing row prints its error, and the others continue
         return
     os.environ["TFX_LARGEOUT_GPU_KERNELS"] = arguments.kernels
-    row = measure(arguments.head, 10_000 if arguments.quick else CLASSES)
+    row = measure(arguments.head, 10_000 if arguments.quick else num_classes, *others)
     print(row, flush=True)
     if not arguments.quick:
         import harness
