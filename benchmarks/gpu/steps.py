@@ -4,7 +4,7 @@
     python benchmarks/gpu/steps.py                    # all rows, each in a separate process
     python benchmarks/gpu/steps.py exact --kernels 0  # one row
     python benchmarks/gpu/steps.py exact --quick      # 10,000 classes, nothing is written
-    python benchmarks/gpu/steps.py exact_bfloat16 --shape 248320 2048 16384   # as language models
+    python benchmarks/gpu/steps.py exact_bfloat16 --shape 16384 2048 248320   # as language models
 
 `fit` as a user calls it, on arrays in the host's memory: 10 steps to warm up, then 30; `evaluate`
 of 30 batches minus one of 4. Rows go to `benchmarks/results/gpu_steps.csv`. On a GPU machine see
@@ -26,7 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-SHAPE = 1_000_000, 256, 1024  # classes, width, batch
+SHAPE = 1024, 256, 1_000_000  # batch, width, classes
 SAMPLED, STEPS = 8192, 30
 ROWS = [
     *[
@@ -71,7 +71,7 @@ def makers(num_classes: int) -> dict[str, Callable[[], tuple[Any, Any]]]:
     }
 
 
-def measure(name: str, num_classes: int, width: int, size: int) -> dict[str, Any]:
+def measure(name: str, size: int, width: int, num_classes: int) -> dict[str, Any]:
     """Returns the row of a head, timed in this process."""
     import keras
     import numpy as np
@@ -139,9 +139,9 @@ def main() -> None:
     parser.add_argument("head", nargs="?", help="one row; default: all")
     parser.add_argument("--kernels", default="1", choices=["0", "1"], help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="10,000 classes, no CSV")
-    parser.add_argument("--shape", nargs=3, type=int, default=SHAPE, metavar=("C", "D", "B"))
+    parser.add_argument("--shape", nargs=3, type=int, default=SHAPE, metavar=("B", "D", "C"))
     arguments = parser.parse_args()
-    num_classes, *others = arguments.shape
+    size, width, num_classes = arguments.shape
     options = ["--shape", *map(str, arguments.shape), *["--quick"] * arguments.quick]
     if arguments.head is None:
         for head, kernels in ROWS:
@@ -149,7 +149,7 @@ def main() -> None:
             subprocess.run(child)  # a failing row prints its error, and the others continue
         return
     os.environ["TFX_LARGEOUT_GPU_KERNELS"] = arguments.kernels
-    row = measure(arguments.head, 10_000 if arguments.quick else num_classes, *others)
+    row = measure(arguments.head, size, width, 10_000 if arguments.quick else num_classes)
     print(row, flush=True)
     if not arguments.quick:
         import harness
