@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfx_largeout as tlo
 from tfx_largeout.arguments import (
     choice_argument,
     class_argument,
+    flag_argument,
     instance_argument,
     integer_argument,
     number_argument,
@@ -88,3 +94,34 @@ def test_instances():
     assert instance_argument("x", [2], list, list) == [2]
     with pytest.raises(ValueError, match="x must be a list; got 3"):
         instance_argument("x", 3, list, list)
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(False)])
+def test_flags(value):
+    assert flag_argument("f", value) is bool(value)
+
+
+@pytest.mark.parametrize("value", [1, 0, None, "False", "true", np.array([True])])
+def test_what_is_no_flag(value):
+    with pytest.raises(ValueError, match="f must be True or False; got "):
+        flag_argument("f", value)
+
+
+def test_all_flags_of_public_classes_are_checked():
+    """The text "False", as of a configuration file, would otherwise be True."""
+    modules = [tlo, *(value for value in vars(tlo).values() if inspect.ismodule(value))]
+    classes = {x for module in modules for x in vars(module).values() if inspect.isclass(x)}
+    unchecked = set()
+    for each in classes:
+        if not each.__module__.startswith("tfx_largeout") or issubclass(each, tuple):
+            continue
+        files = {kind.__module__ for kind in each.__mro__ if "tfx_largeout" in kind.__module__}
+        text = "".join(inspect.getsource(sys.modules[name]) for name in files)
+        text = re.sub(r"\(\s+", "(", text)
+        flags = [
+            parameter.name
+            for parameter in inspect.signature(each).parameters.values()
+            if str(parameter.annotation).removesuffix(" | None") == "bool"
+        ]
+        unchecked |= {(each.__name__, n) for n in flags if f'flag_argument("{n}"' not in text}
+    assert not unchecked

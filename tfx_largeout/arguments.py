@@ -93,10 +93,10 @@ def at_most_classes(
 
 
 def flag_argument(name: str, value: Any) -> bool:
-    """Returns True or False."""
-    if not isinstance(value, bool):
+    """Returns True or False, also for NumPy's."""
+    if not isinstance(value, (bool, np.bool_)):
         raise ValueError(f"{name} must be True or False; got {value!r}")
-    return value
+    return bool(value)
 
 
 def choice_argument(name: str, value: Any, choices: Sequence[str]) -> str:

@@ -228,7 +228,10 @@ def excluded_ids(exclude: Any, num_classes: int, hidden: tf.Tensor) -> tf.Tensor
     batch_shape = tf.shape(hidden)[:-1]
     checks = [
         Check(tf.equal(tf.rank(exclude), rank), lambda: [rule, "; got shape", tf.shape(exclude)]),
-        Check(_are_equal(tf.shape(exclude)[:-1], batch_shape), lambda: [fits, batch_shape]),
+        Check(
+            _are_equal(tf.shape(exclude)[:-1], batch_shape),
+            lambda: [fits, batch_shape, "; got", tf.shape(exclude)[:-1]],
+        ),
         Check(~tf.reduce_any(wrong), first),
     ]
     with after(checks):

@@ -24,6 +24,7 @@ CLASSES, WIDTH, EXAMPLES = 40, 6, 96
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(EXAMPLES, WIDTH)).astype("float32")
 LABELS = RNG.integers(0, CLASSES, EXAMPLES)
+WEIGHTS = np.arange(CLASSES) % 3
 
 
 def model_with(head, loss):
@@ -43,8 +44,8 @@ def probe_run(model, **arguments):
     return probe, history
 
 
-@pytest.mark.parametrize("block", [2**22, 64], ids=["one block", "many blocks"])
-def test_exact_gradient_is_the_oracles(block, monkeypatch):
+@pytest.mark.parametrize(("block", "weighted"), [(2**22, False), (64, False), (2**22, True)])
+def test_exact_gradient_is_the_oracles(block, weighted, monkeypatch):
     monkeypatch.setattr(module, "_BLOCK_ELEMENTS", block)
     kernel, bias = RNG.normal(size=(CLASSES, WIDTH)), RNG.normal(size=CLASSES)
     ids = np.where(RNG.random((16, 3)) < 0.7, RNG.integers(0, CLASSES, (16, 3)), -1)
@@ -52,6 +53,15 @@ def test_exact_gradient_is_the_oracles(block, monkeypatch):
     labels = normalize_labels(ids, CLASSES)
     logits = X[:16] @ kernel.T + bias
     partition = np.log(np.exp(logits).sum(axis=1))
+    # The mean weight of the labels, times their shares of the weight.
+    weights = np.where(np.arange(CLASSES) % 2, 3.0, 0.5) if weighted else np.ones(CLASSES)
+    targets = np.zeros((16, CLASSES))
+    for row, own in zip(targets, ids, strict=True):
+        classes = sorted(set(own) - {-1})
+        row[classes] = weights[classes] / len(classes)
+    if weighted:
+        of_labels = tf.gather(tf.constant(weights, tf.float32), labels.safe_ids)
+        labels = labels._replace(weights=of_labels)
     gradient = module.exact_hidden_gradient(
         tf.constant(X[:16]),
         labels,
@@ -59,22 +69,14 @@ def test_exact_gradient_is_the_oracles(block, monkeypatch):
         keras.Variable(kernel.astype("float32")),
         keras.Variable(bias.astype("float32")),
     )
-    lists = [sorted(set(row) - {-1}) for row in ids]
-    expected, step = np.zeros((16, WIDTH)), 1e-5
-    for d in range(WIDTH):
-        up, down = X[:16].astype(float), X[:16].astype(float)
-        up[:, d] += step
-        down[:, d] -= step
-        difference = oracle.cross_entropy(up, kernel, bias, lists)
-        difference = difference - oracle.cross_entropy(down, kernel, bias, lists)
-        expected[:, d] = difference / (2 * step)
+    _, (expected, *_) = oracle.cross_entropy_of(targets, X[:16], kernel, bias)
     np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("margin", [0, 0.3], ids=["plain", "margin"])
-def test_with_all_classes_the_sampled_gradient_is_the_exact_one(margin):
-    head = sampled(CLASSES, cosine_scale=4.0) if margin else sampled(CLASSES)
-    model = model_with(head, tlo.losses.ComplementarySum(cosine_margin=margin))
+@pytest.mark.parametrize("options", [{}, {"cosine_margin": 0.3}, {"class_weights": WEIGHTS}])
+def test_with_all_classes_the_sampled_gradient_is_the_exact_one(options):
+    head = sampled(CLASSES, cosine_scale=4.0) if "cosine_margin" in options else sampled(CLASSES)
+    model = model_with(head, [tlo.losses.ComplementarySum(**options)])
     probe, history = probe_run(model)
     assert len(probe.history) == 24
     for values in probe.history:
@@ -83,6 +85,10 @@ def test_with_all_classes_the_sampled_gradient_is_the_exact_one(margin):
         assert values["probe_relative_bias"] < 1e-4
         assert values["probe_recall_at_10"] == 1
     assert history["probe_exact_loss"][-1] == probe.history[-1]["probe_exact_loss"]
+    if "cosine_margin" not in options:
+        assert model.evaluate(X[:16], LABELS[:16], verbose=0) == pytest.approx(
+            probe._run()["probe_exact_loss"], rel=1e-5
+        )
 
 
 @pytest.fixture(scope="module")

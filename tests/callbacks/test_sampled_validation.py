@@ -476,6 +476,10 @@ def test_what_can_not_be_is_refused():
     model = model_with(tlo.heads.DenseHead(CLASSES), loss)
     with pytest.raises(TypeError, match="SampledValidation needs a model with a HeadLoss; got"):
         fit(model, SampledValidation(VX, VY))
+    for reduction in ("sum", None):
+        model.compile("sgd", losses.SoftmaxCrossentropy(reduction=reduction, name="l"))
+        with pytest.raises(ValueError, match=f"a mean, .*got reduction={reduction!r} of l"):
+            fit(model, SampledValidation(VX, VY))
     model = dense(run_eagerly=True)
     with pytest.raises(ValueError, match=r"monitor must be one of val_loss, .*; got 'loss'"):
         fit(model, SampledValidation(VX, VY, monitor="loss", patience=1))

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 
 import keras
@@ -15,6 +16,7 @@ from tfx_largeout.compare import compare_heads as module
 from tfx_largeout.compare.own_data import own_data
 
 pytestmark = pytest.mark.usefixtures("no_picture")
+SPARSE = keras.losses.SparseCategoricalCrossentropy
 SHORT = {"epochs": 1, "evaluations": 1}
 
 
@@ -137,6 +139,34 @@ def test_labels_that_are_no_ids_are_refused_at_once(part, labels, message, tmp_p
     with pytest.raises(ValueError, match=f"{part}: {message}"):
         tlo.compare_heads(make_model(), **data, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("ignored", [0, -100])
+def test_all_heads_ignore_the_class_that_the_loss_ignores(ignored, tmp_path):
+    model = make_model(loss=SPARSE(ignore_class=ignored))
+    data = X, np.where(Y % 3 == 0, ignored, Y)
+    heads = ["dense", "SampledHead", "ExactSoftmaxHead", "TFSampledSoftmaxHead", "tf_nce"]
+    heads = {**{name: name for name in heads}, "own": tlo.heads.DenseHead}
+    seen = {}
+
+    def kept(models, train, validation, settings, output, overwrite):
+        seen.update({name: build(0) for name, build in models.items()})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "compare_built", kept)
+        tlo.compare_heads(model, data, data, heads, output=tmp_path / "run", **SHORT)
+    assert {name: each.loss.ignore_class for name, each in seen.items()} == dict.fromkeys(
+        heads, ignored
+    )
+    bias = seen["SampledHead"].layers[-1].bias.numpy()
+    assert bias[0] == bias.min()
+
+    def other(num_classes):
+        return tlo.heads.DenseHead(num_classes), tlo.losses.SoftmaxCrossentropy(ignore_class=5)
+
+    found = tlo.compare_heads(model, data, data, {"o": other}, output=tmp_path / "o", **SHORT)
+    message = f"must ignore the class that the model's loss ignores, {ignored}, .*; got 5"
+    assert re.search(message, found.rows[0].error)
 
 
 def test_default_heads_begin_at_the_frequencies_of_the_classes():

@@ -14,6 +14,7 @@ import tfx_largeout as tlo
 from tfx_largeout.compare.own_data import OwnData, own_data
 
 pytestmark = pytest.mark.usefixtures("no_picture")
+IGNORES_3 = keras.losses.SparseCategoricalCrossentropy(ignore_class=3)
 SHORT = {"epochs": 2, "evaluations": 2}
 
 
@@ -98,6 +99,11 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, capsys):
         ({"models": {"a/b": make_model}}, ValueError, "text without a slash; got 'a/b'"),
         ({"models": {"a": keras.Sequential()}}, ValueError, "must be compiled; got 'a'"),
         ({"models": {"a": make_model()}, "seeds": 2}, ValueError, "where there are several seeds"),
+        (
+            {"models": {"a": make_model(), "b": make_model(loss=IGNORES_3)}},
+            ValueError,
+            "losses that ignore the same class.*got ignore_class {'a': None, 'b': 3}",
+        ),
         ({"seconds": 1, "epochs": 1}, ValueError, "seconds must be None beside epochs"),
         ({"epochs": 0}, ValueError, "epochs must be a finite number above 0; got 0"),
         ({"evaluations": 0}, ValueError, "evaluations must be an integer of at least 1; got 0"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from compare.own_models import CLASSES, WIDTH, X, Y
 
 import tfx_largeout as tlo
@@ -51,12 +52,15 @@ def test_figures_of_a_model(output, loss, labels):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_class_that_the_loss_ignores_is_left_out():
-    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", loss=SPARSE(from_logits=True, ignore_class=0), run_eagerly=True)
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: [x], lambda x: {"out": x}])
+def test_the_options_of_a_loss_in_each_form(form):
+    softmax = keras.layers.Lambda(lambda x: tf.nn.softmax(x) + 0, name="out")
+    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES), softmax])
+    model.compile("sgd", loss=form(SPARSE(ignore_class=0)), run_eagerly=True)
     kept = Y != 0
     found = ExactEvaluation(model).measure({"x": X, "y": Y})
     assert found == pytest.approx(ExactEvaluation(model).measure({"x": X[kept], "y": Y[kept]}))
+    assert found["exact_loss"] == pytest.approx(model.evaluate(X[kept], Y[kept], verbose=0))
 
 
 def test_a_model_with_several_outputs_is_refused():

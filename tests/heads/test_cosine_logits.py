@@ -360,7 +360,7 @@ def test_what_does_not_fit_a_scale_is_refused(make):
         HEADS[make](cosine_scale=1.0, use_bias=True)
     with pytest.raises(ValueError, match="learn_scale must be False without a cosine_scale"):
         HEADS[make](learn_scale=True)
-    with pytest.raises(TypeError, match="learn_scale must be True or False; got 1"):
+    with pytest.raises(ValueError, match="learn_scale must be True or False; got 1"):
         HEADS[make](cosine_scale=1.0, learn_scale=1)
     assert HEADS[make]().use_bias
     assert not HEADS[make](cosine_scale=1.0).use_bias

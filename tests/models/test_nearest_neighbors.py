@@ -318,9 +318,10 @@ def test_every_form_of_labels(form):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_class_that_the_loss_of_the_model_ignores_is_no_label():
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: [x]], ids=["alone", "list"])
+def test_a_class_that_the_loss_of_the_model_ignores_is_no_label(form):
     model, (x, y) = a_model(), some_examples()
-    model.compile("sgd", tlo.losses.SoftmaxCrossentropy(ignore_class=-100))
+    model.compile("sgd", form(tlo.losses.SoftmaxCrossentropy(ignore_class=-100)))
     padded = y.to_tensor(-100)
     found = []
     for labels in (padded, tf.where(padded == -100, tf.constant(-1, tf.int64), padded)):

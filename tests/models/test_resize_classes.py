@@ -224,7 +224,7 @@ def test_counts_ids_and_class_weights_follow():
         bias_initializer=tlo.initializers.LogFrequency(counts),
     )
     loss = tlo.losses.ComplementarySum(class_weights=counts / 10, ignore_class=-7)
-    metric = tlo.metrics.PSPrecisionAtK(3, counts, 500, ignore_class=11)
+    metric = tlo.metrics.PSPrecisionAtK(3, counts, 500, ignore_class=11, allow=[0, 2, 27, 29])
     model = trained(head, loss, metrics=[metric, tlo.metrics.PrecisionAtK(1)])
     keep = np.array([1, 0, 29, 11, 3, *range(12, 28)])
     new = tlo.resize_classes(
@@ -244,6 +244,7 @@ def test_counts_ids_and_class_weights_follow():
     (psp,) = [m for m in new.metrics[1].metrics if isinstance(m, tlo.metrics.PSPrecisionAtK)]
     np.testing.assert_array_equal(psp.label_counts, expected)
     assert psp.ignore_class == 3 and 0 <= results["ps_precision_at_3"] <= 1
+    np.testing.assert_array_equal(psp.findable.allow, [1, 2, 20])  # 2 is not kept
     new.fit(x, labels, verbose=0)
 
 
@@ -566,6 +567,10 @@ def test_models_that_are_refused():
             tlo.resize_classes(model, 50)
     with pytest.raises(ValueError, match="got 4, which is not kept"):
         tlo.resize_classes(compiled(ignore_class=4), 3, [0, 1])
+    model = dense_model()
+    model.compile("sgd", metrics=[tlo.metrics.RecallAtK(1, allow=[4, 5])])
+    with pytest.raises(ValueError, match=r"allow .* must have a class that stays; got \[4 5\]"):
+        tlo.resize_classes(model, 3, [0, 1])
     unigram = sampled(tlo.samplers.Unigram(np.ones(CLASSES), 5, smoothing=0, first_id=2))
     model = trained(unigram, tlo.losses.ComplementarySum())
     with pytest.raises(ValueError, match=r"new_counts must be above 0 .* got none"):

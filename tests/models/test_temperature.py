@@ -93,6 +93,17 @@ def test_weights_and_examples_without_labels():
     )
 
 
+@pytest.mark.parametrize("ignored", [0, -100])
+def test_a_class_that_the_loss_ignores_does_not_count(ignored):
+    model, x, _, labels = problem(HEADS["dense"])
+    labels = np.where(labels == 0, 1, labels)
+    kept = np.arange(EXAMPLES) % 3 > 0
+    expected = tlo.fit_temperature(model, (x[kept], labels[kept]))
+    model.compile("sgd", [tlo.losses.SoftmaxCrossentropy(ignore_class=ignored)])
+    found = tlo.fit_temperature(model, (x, np.where(kept, labels, ignored)))
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 def test_sparse_inputs_and_several_in_arrays():
     scipy_sparse = pytest.importorskip("scipy.sparse")
     model, x, _, labels = problem(HEADS["dense"])

@@ -16,6 +16,7 @@ from tfx_largeout.callbacks.step_measurements import StepMeasurements
 from tfx_largeout.distribute.workers import require_alone
 from tfx_largeout.heads.base import Head, HeadOutput, examples_that_count, head_output
 from tfx_largeout.heads.candidate_head import CandidateHead
+from tfx_largeout.heads.keras_losses_and_metrics import only_loss
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.losses.base import HeadLoss
@@ -39,7 +40,7 @@ class Probe(StepMeasurements):
     | name | what |
     |---|---|
     | `probe_loss` | the training loss, mean over examples and draws |
-    | `probe_exact_loss` | the softmax cross-entropy over all classes |
+    | `probe_exact_loss` | the softmax cross-entropy over all classes, with the loss's weights |
     | `probe_cosine` | of the angle between the two gradients `[N, D]`, mean over draws |
     | `probe_relative_bias` | norm of (mean over draws - exact) / norm of exact |
     | `probe_recall_at_10` | share of the 10 best classes, labels aside, that are candidates |
@@ -150,7 +151,7 @@ class Probe(StepMeasurements):
         cosines = [_cosine(gradient, exact_gradient) for gradient in gradients]
         return {
             "loss": tf.add_n(losses) / self.draws,
-            "exact_loss": tf.reduce_mean(batch.exact.cross_entropy()),
+            "exact_loss": tf.reduce_mean(batch.weighted(batch.exact.cross_entropy())),
             "cosine": tf.add_n(cosines) / self.draws,
             "relative_bias": tf.norm(bias) / tf.norm(exact_gradient),
             **_of_candidates(batch.head, batch.hidden, batch.labels),
@@ -199,7 +200,8 @@ class ProbedBatch(NamedTuple):
         logits = model(x, training=False)
         output = output_of(logits, KernelHead, "a head with W and b", asked_by)
         output.head.refuse_soft_cap(asked_by)
-        labels = output.for_loss(model.loss.ignore_class).labels(y)
+        loss = only_loss(model)
+        labels = output.for_loss(loss.ignore_class).labels(y)
         if labels.values is not None:
             raise TypeError(
                 f"{asked_by} needs class ids as labels; got labels with values, such as soft labels"
@@ -208,12 +210,18 @@ class ProbedBatch(NamedTuple):
         rule = f"{asked_by} needs at least one example with a label; got"
         with after([Check(tf.reduce_any(counts), lambda: [rule, tf.shape(counts), "without"])]):
             hidden = tf.boolean_mask(tf.cast(output.flat_hidden, tf.float32), counts)
-        hidden, labels = tf.stop_gradient(hidden), labels.where(counts)
+        hidden = tf.stop_gradient(hidden)
+        labels = loss.checked(labels.where(counts), output.head.num_classes)
         exact = output.head.statistics(ExactStatistics, hidden, labels, training=False)
         gradient = exact_hidden_gradient(
             hidden, labels, exact.log_partition, output.head.kernel, output.head.bias
         )
-        return cls(output.head, model.loss.without_margin(), hidden, labels, exact, gradient)
+        return cls(output.head, loss.without_margin(), hidden, labels, exact, gradient)
+
+    def weighted(self, values: tf.Tensor) -> tf.Tensor:
+        """Returns values `[N]` times the weights of the examples, by the loss's `class_weights`."""
+        weights = self.labels.mean_weight
+        return values if weights is None else values * tf.cast(weights, values.dtype)
 
     def drawn(self, draw: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the training loss `[N]` and its gradient `[N, D]` with respect to h.
@@ -224,13 +232,13 @@ class ProbedBatch(NamedTuple):
             tape.watch(self.hidden)
             kind = self.loss.trains_on
             statistics = self.head.statistics(kind, self.hidden, self.labels, training=True)
-            values = self.loss.from_statistics(statistics)
+            values = self.weighted(self.loss.from_statistics(statistics))
         return values, tape.gradient(values, self.hidden)
 
 
 def require_head_loss(model: keras.Model, asked_by: str) -> None:
     """Raises a TypeError if the loss of a model is not a `HeadLoss`."""
-    loss = getattr(model, "loss", None)
+    loss = only_loss(model)
     if not isinstance(loss, HeadLoss):
         raise TypeError(f"{asked_by} needs a model with a HeadLoss; got {loss!r}")
 

@@ -10,13 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, integer_argument, number_argument
+from tfx_largeout.arguments import choice_argument, flag_argument, integer_argument, number_argument
 from tfx_largeout.callbacks.row_means import STANDARD_ERROR, RowMeans
 from tfx_largeout.callbacks.row_sample import RowSample
 from tfx_largeout.callbacks.step_measurements import StepMeasurements, wire_field
 from tfx_largeout.losses.base import HeadLoss
 
 _PREFIX = "val_"
+_NO_MEANS = ("sum", "none", None)  # reductions of losses
 _LAYOUT = "custom_scalars"  # TensorBoard's plugin for charts with a band
 
 
@@ -87,9 +88,10 @@ class SampledValidation(StepMeasurements):
         log_dir: Folder for TensorBoard's event files. Default None: none are written.
 
     Raises:
-        ValueError: An argument is out of range. When training begins: no row has a label, or the
-            data have no end. In training: there is no such `monitor`, or its direction is unknown
-            for `"auto"`; `fit` has `validation_data`, whose values would have the same names.
+        ValueError: An argument is out of range. When training begins: no row has a label, the data
+            have no end, or the reduction of a loss is no mean. In training: there is no such
+            `monitor`, or its direction is unknown for `"auto"`; `fit` has `validation_data`, whose
+            values would have the same names.
         TypeError: When training begins: the data have another type, or the model has no `HeadLoss`.
     """
 
@@ -118,7 +120,7 @@ class SampledValidation(StepMeasurements):
         self.mode = choice_argument("mode", mode, ("auto", "min", "max"))
         self.min_delta = number_argument("min_delta", min_delta, at_least=0)
         self.patience = None if patience is None else integer_argument("patience", patience, 1)
-        self.restore_best = restore_best
+        self.restore_best = flag_argument("restore_best", restore_best)
         if y is None and sample_weight is not None:
             raise ValueError(
                 "sample_weight must be None where x comes in batches, which may have weights"
@@ -133,6 +135,12 @@ class SampledValidation(StepMeasurements):
         heads = [loss for loss in losses if isinstance(loss, HeadLoss)]
         if not heads:
             raise TypeError(f"{asked_by} needs a model with a HeadLoss; got {self.model.loss!r}")
+        for loss in losses:
+            if getattr(loss, "reduction", "mean") in _NO_MEANS:
+                raise ValueError(
+                    f"{asked_by} needs losses whose reduction is a mean, which does not depend on "
+                    f"batch_size; got reduction={loss.reduction!r} of {loss.name}"
+                )
         if self._sample is None:
             ignored = heads[0].ignore_class if len(losses) == 1 else None
             self._sample = RowSample(asked_by, self._data(), self.rows, self.seed, ignored)

@@ -23,6 +23,7 @@ from tfx_largeout.compare.head_options import fitted
 from tfx_largeout.compare.head_table import HeadRow, head_and_loss, head_row
 from tfx_largeout.compare.job import say
 from tfx_largeout.compare.own_data import own_data, require_compiled
+from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
 from tfx_largeout.models.replace_output import (
     graph_layers,
     output_layers,
@@ -59,7 +60,8 @@ def compare_heads(
 
     Each head gets a copy of the model, which does not change: the hidden layers have its weights;
     every output layer, also the Dense layer, is newly initialized. Each copy has a new optimizer
-    like `model`'s; a self-updating head has a separate one. Then it calls `compare_models`.
+    like `model`'s; a self-updating head has a separate one. Its loss ignores the class that
+    `model`'s loss ignores. Then it calls `compare_models`.
 
     Args:
         model: A compiled model for `replace_output`, with class ids as labels.
@@ -90,16 +92,17 @@ def compare_heads(
     dense, _ = output_layers(model)
     data, test = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
+    ignored = ignored_by(only_loss(model))
 
     @functools.cache
     def counts() -> Any:
         say("Counting the labels.")
-        return data.label_counts(dense.units)
+        return data.label_counts(dense.units, ignored)
 
     makers = _makers(model, DEFAULTS if heads is None else heads, dense.units, counts)
     if any(make is not None for make in makers.values()):
         for labels in (data, test):
-            labels.check_ids(dense.units)
+            labels.check_ids(dense.units, ignored)
     builders = {name: functools.partial(_with_head, model, make) for name, make in makers.items()}
     return compare_built(builders, data, test, settings, output, overwrite)
 
@@ -193,6 +196,18 @@ def _of_user(name: str, make: Callable[[int], Any], num_classes: int, seed: int)
     return head_and_loss(name, make(num_classes))
 
 
+def _ignoring(ignored: int | None, loss: Any) -> Any:
+    """Returns the loss of a head with the ignored class of the model's loss."""
+    if isinstance(loss, losses.HeadLoss) and loss.ignore_class is None and ignored is not None:
+        return type(loss).from_config({**loss.get_config(), "ignore_class": ignored})
+    if ignored_by(loss) != ignored:
+        raise ValueError(
+            "the loss of each head must ignore the class that the model's loss ignores, "
+            f"{ignored}, or results are not comparable; got {ignored_by(loss)}"
+        )
+    return loss
+
+
 def _with_head(model: keras.Model, make: _Make | None, seed: int) -> keras.Model:
     """Returns a compiled copy of a model that ends in a head."""
     dense, activations = output_layers(model)
@@ -205,6 +220,7 @@ def _with_head(model: keras.Model, make: _Make | None, seed: int) -> keras.Model
     options: dict[str, Any] = {"jit_compile": model.jit_compile}
     if make is not None:
         swapped[dense], loss = make(seed)
+        loss = _ignoring(ignored_by(only_loss(model)), loss)
         found = swapped[dense].num_classes
         if found != dense.units:
             raise ValueError(

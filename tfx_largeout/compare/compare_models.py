@@ -31,6 +31,7 @@ from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.timed_fit import EventFile, Supervisor
 from tfx_largeout.compare.worker import OnChange
 from tfx_largeout.heads.base import heads_of
+from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
 from tfx_largeout.ops import library
 from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
@@ -91,7 +92,8 @@ def compare_models(
 
     Raises:
         TypeError: An argument is of another type.
-        ValueError: A value is invalid; a model is not compiled; two models share weights.
+        ValueError: A value is invalid; a model is not compiled; two models share weights, or have
+            losses that ignore different classes.
     """
     if not isinstance(models, Mapping) or not models:
         raise TypeError(f"models must be a dict with at least one model; got {models!r}")
@@ -103,9 +105,21 @@ def compare_models(
         name: model if isinstance(model, keras.Model) else functools.partial(_built, name, model)
         for name, model in models.items()
     }
+    _check_ignored_classes(models)
     data = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
     return compare_built(of_seed, *data, settings, output, overwrite)
+
+
+def _check_ignored_classes(models: Mapping[str, Any]) -> None:
+    losses = {name: only_loss(model) for name, model in models.items()}
+    ignored = {name: ignored_by(loss) for name, loss in losses.items() if loss is not None}
+    classes = {None if label is None or label < 0 else label for label in ignored.values()}
+    if len(classes) > 1:
+        raise ValueError(
+            "models must have losses that ignore the same class, as evaluation leaves it out; got "
+            f"ignore_class {ignored}"
+        )
 
 
 def length_settings(

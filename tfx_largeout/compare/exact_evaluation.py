@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.heads.base import head_output
+from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
 from tfx_largeout.keras_internals import mask_of, set_mask
 from tfx_largeout.metrics import ExactLoss, PrecisionAtK
 
@@ -31,8 +32,8 @@ class ExactEvaluation(keras.Model):
         self.num_classes = 0
         # In a function, so that Keras does not track the model as a part of this one.
         self._outputs = lambda x: model(x, training=False)
-        self._from_logits = _from_logits(model.loss)
-        ignored = getattr(model.loss, "ignore_class", None)
+        loss = only_loss(model)
+        self._from_logits, ignored = _from_logits(loss), ignored_by(loss)
         self.exact = [PrecisionAtK(k, ignore_class=ignored) for k in (1, 3, 5)]
         self.exact.append(ExactLoss(ignore_class=ignored))
         self.compile(run_eagerly=model.run_eagerly, jit_compile=False)

@@ -82,8 +82,10 @@ class OwnData:
         is_dataset = isinstance(self._data, tf.data.Dataset)
         return {**self.arguments, "shuffle": False} if is_dataset else self.arguments
 
-    def check_ids(self, num_classes: int) -> None:
+    def check_ids(self, num_classes: int, ignore_class: int | None = None) -> None:
         """Checks before training that labels are class ids: all labels of arrays, otherwise some.
+
+        `ignore_class` is read as -1.
 
         Raises:
             TypeError, ValueError: They are not class ids.
@@ -97,31 +99,35 @@ class OwnData:
                 f"{self._name}: labels must be class ids; got {num_classes} columns of zeros and "
                 "ones: np.argmax(y, axis=-1) makes ids of rows with one label"
             )
-        self._counts(labels, num_classes)
+        self._counts(labels, num_classes, ignore_class)
 
-    def label_counts(self, num_classes: int) -> np.ndarray:
+    def label_counts(self, num_classes: int, ignore_class: int | None = None) -> np.ndarray:
         """Returns the number of examples per class, `[C]` int64; reads all labels.
+
+        `ignore_class` is read as -1.
 
         Raises:
             TypeError, ValueError: They are not class ids.
         """
         counts = np.zeros(num_classes, np.int64)
         for labels in _labels_of(self._data):
-            counts += self._counts(labels, num_classes)
+            counts += self._counts(labels, num_classes, ignore_class)
         return counts
 
-    def _counts(self, labels: Any, num_classes: int) -> np.ndarray:
+    def _counts(self, labels: Any, num_classes: int, ignore_class: int | None) -> np.ndarray:
         if soft_labels(labels) is not None:
             raise TypeError(f"{self._name}: labels must be class ids; got soft labels")
         try:
             if not _is_sparse(labels):
                 labels = np.asarray(labels)
                 if _is_one_hot(labels, num_classes):
-                    return (labels > 0).sum(axis=tuple(range(labels.ndim - 1)))
+                    labels = (labels > 0) & (np.arange(num_classes) != ignore_class)
+                    return labels.sum(axis=tuple(range(labels.ndim - 1)))
             shape = [_length(labels)]
             if isinstance(labels, np.ndarray) and labels.ndim > 2:
                 shape = labels.shape[:2]
-            ids = normalize_labels(labels, num_classes, tf.constant(shape)).positive.ids.numpy()
+            found = normalize_labels(labels, num_classes, tf.constant(shape), ignore_class)
+            ids = found.positive.ids.numpy()
         except TypeError as error:
             raise TypeError(f"{self._name}: {error}") from None
         except (ValueError, tf.errors.InvalidArgumentError) as error:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfx_largeout.arguments import choice_argument, integer_argument
+from tfx_largeout.arguments import choice_argument, flag_argument, integer_argument
 from tfx_largeout.datasets.csr_format import NpzFile
 from tfx_largeout.datasets.line_blocks import line_blocks
 from tfx_largeout.datasets.row_arrays import InMemory, OnDisk, cached
@@ -216,8 +216,7 @@ def read_svmlight(
     choice_argument("rows_without_labels", rows_without_labels, _ROWS_WITHOUT_LABELS)
     if zero_based is not None and not isinstance(zero_based, bool):
         raise ValueError(f"zero_based must be True, False or None; got {zero_based!r}")
-    if not isinstance(zero_based_labels, bool):
-        raise ValueError(f"zero_based_labels must be True or False; got {zero_based_labels!r}")
+    zero_based_labels = flag_argument("zero_based_labels", zero_based_labels)
     limits = []
     for name, value in (("num_features", num_features), ("num_labels", num_labels)):
         limits.append(integer_argument(name, MAX_IDS if value is None else value, 0, MAX_IDS))

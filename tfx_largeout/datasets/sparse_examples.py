@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, integer_argument
+from tfx_largeout.arguments import choice_argument, flag_argument, integer_argument
 from tfx_largeout.datasets.csr_format import CsrMatrix
 from tfx_largeout.datasets.sparse_rows import ARRAYS, LABEL_VALUES, JoinedRows
 
@@ -221,10 +221,12 @@ class SparseExamples:
             `tf.RaggedTensor [B, None]` int64.
 
         Raises:
-            ValueError: `batch_size` is not an integer of at least 1, or `seed` of at least 0.
+            ValueError: An argument is not an integer of at least 1 (`seed`: 0), or not a flag.
         """
         batch_size = integer_argument("batch_size", batch_size, at_least=1)
         seed = integer_argument("seed", seed, at_least=0)
+        shuffle = flag_argument("shuffle", shuffle)
+        drop_remainder = flag_argument("drop_remainder", drop_remainder)
         num_full, remainder = divmod(self.num_examples, batch_size)
         num_batches = num_full + (0 if drop_remainder or not remainder else 1)
         size = batch_size if drop_remainder else None

@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 
+from tfx_largeout.arguments import flag_argument
 from tfx_largeout.datasets.sparse_examples import SparseExamples, require_like, rows_of_entries
 
 
@@ -32,12 +33,14 @@ def tf_idf(
         only zeros, does not change.
 
     Raises:
-        ValueError: `others` have another number of features or labels than `train`.
+        ValueError: `others` have another number of features or labels than `train`; or `log` is not
+            a flag.
 
     References:
         Spärck Jones 1972, A statistical interpretation of term specificity and its application
         in retrieval. The frequencies are smoothed as if one more example had every feature.
     """
+    log = flag_argument("log", log)
     require_like(train, others, "num_features", "num_labels")
     there = train.feature_ids[train.feature_values != 0]
     frequency = np.bincount(there, minlength=train.num_features)

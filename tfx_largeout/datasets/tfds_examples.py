@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import flag_argument, integer_argument
 from tfx_largeout.datasets.sparse_examples import SparseExamples
 
 
@@ -64,10 +64,12 @@ def sparse_batches(
         `tf.RaggedTensor [B, None]` int64.
 
     Raises:
-        ValueError: `batch_size` or `num_features` is not a positive integer.
+        ValueError: `batch_size` or `num_features` is not a positive integer; or `drop_remainder`
+            is not a flag.
     """
     batch_size = integer_argument("batch_size", batch_size, at_least=1)
     num_features = integer_argument("num_features", num_features, at_least=1)
+    drop_remainder = flag_argument("drop_remainder", drop_remainder)
 
     def to_sparse(batch: dict[str, Any]) -> tuple[tf.SparseTensor, tf.RaggedTensor]:
         ids = batch["feature_ids"]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -206,6 +206,8 @@ def _index_for(sampler: Sampler, index: Index | None) -> Index | None:
 def _class_ids(ids: Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Returns ids as a tuple; raises ValueError if they are not a set of classes."""
     name = "explicit_classes"
+    if not isinstance(ids, Iterable):
+        raise ValueError(f"{name} must be a sequence of class ids; got {ids!r}")
     result = tuple(integer_argument(f"each of {name}", c, at_least=0) for c in ids)
     for c in result:
         if c >= num_classes:

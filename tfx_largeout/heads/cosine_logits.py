@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import full_name, number_argument
+from tfx_largeout.arguments import flag_argument, full_name, number_argument
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.ops.rows.unit_rows import at_norm_1, unit_rows
@@ -44,9 +44,8 @@ class CosineLogits(KernelHead):
         **kwargs: As `KernelHead`.
 
     Raises:
-        ValueError: `cosine_scale` is not above 0 and finite; `learn_scale` without `cosine_scale`;
-            or `use_bias` with it.
-        TypeError: `learn_scale` is not a boolean.
+        ValueError: `cosine_scale` is not above 0 and finite; a flag is not True or False;
+            `learn_scale` without `cosine_scale`, or `use_bias` with it.
 
     References:
         Wang and others 2017, NormFace: L2 Hypersphere Embedding for Face Verification. Radford and
@@ -71,8 +70,7 @@ class CosineLogits(KernelHead):
                     "use_bias must be False with cosine_scale, as s cos(theta) has no bias; got "
                     f"use_bias={use_bias!r}"
                 )
-        if not isinstance(learn_scale, bool):
-            raise TypeError(f"learn_scale must be True or False; got {learn_scale!r}")
+        learn_scale = flag_argument("learn_scale", learn_scale)
         if learn_scale and cosine_scale is None:
             raise ValueError("learn_scale must be False without a cosine_scale; got True")
         super().__init__(

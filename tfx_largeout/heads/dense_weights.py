@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import full_name
+from tfx_largeout.arguments import flag_argument, full_name
 from tfx_largeout.distribute.meeting import agree, together
 from tfx_largeout.heads.base import Head
 from tfx_largeout.ops.class_rows import ClassRows
@@ -35,7 +35,7 @@ class DenseWeights(Head):
         **kwargs: Any,
     ) -> None:
         super().__init__(num_classes, **kwargs)
-        self.use_bias = use_bias
+        self.use_bias = flag_argument("use_bias", use_bias)
         self.kernel_initializer = get_initializer(kernel_initializer)
         self.bias_initializer = get_initializer(bias_initializer)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -389,7 +390,7 @@ class FactoredHead(RowUpdatingHead, FactoredWeights):
 def _plain_sgd(optimizer: Any) -> RowSGD:
     """Returns the optimizer of a factored head; raises if V and U can't take its step."""
     schedule = keras.optimizers.schedules.LearningRateSchedule
-    if isinstance(optimizer, (int, float, schedule)) and not isinstance(optimizer, bool):
+    if isinstance(optimizer, (numbers.Real, schedule)) and not isinstance(optimizer, bool):
         return RowSGD(optimizer)
     if not isinstance(optimizer, RowSGD) or optimizer.momentum or optimizer.row_clip_norm:
         raise TypeError(

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, full_name
+from tfx_largeout.arguments import choice_argument, flag_argument, full_name
 from tfx_largeout.class_counts import check_length, class_counts, smoothed
 from tfx_largeout.class_filter import ClassFilter
 from tfx_largeout.class_trees import (
@@ -140,7 +140,7 @@ class HierarchicalSoftmaxHead(RowUpdatingHead):
         if self.counts is not None:
             check_length(self.counts, self.num_classes)
         self.clusters = None if clusters is None else _checked_clusters(clusters, self.num_classes)
-        self.use_bias = use_bias
+        self.use_bias = flag_argument("use_bias", use_bias)
         self.kernel_initializer = get_initializer(kernel_initializer)
         self.bias_initializer = get_initializer(bias_initializer)
 

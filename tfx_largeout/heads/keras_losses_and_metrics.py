@@ -52,7 +52,7 @@ def refuse_loss_of_probabilities(head: Any, model: Any) -> None:
     Training would silently go wrong, because Keras clips values outside of [0, 1]. Models with a
     custom step, or for which it is not known that they end in the head, are not checked.
     """
-    loss = _only(getattr(model, "loss", None))
+    loss = only_loss(model)
     is_step = loss is not None and is_functional(model) and (in_train_step() or model.run_eagerly)
     if not is_step or not trains_as_keras_does(model) or last_layer(model) is not head:
         return
@@ -75,8 +75,12 @@ def trains_as_keras_does(model: Any) -> bool:
     )
 
 
-def _only(loss: Any) -> Any:
-    """Returns the loss of a model's only output, for any form of `compile`'s argument."""
+def only_loss(model: Any) -> Any:
+    """Returns the loss of a model's only output, for any form of `compile`'s argument.
+
+    None if it has none; a list or dict if it has several.
+    """
+    loss = getattr(model, "loss", None)
     parts = list(loss.values()) if isinstance(loss, dict) else loss
     return parts[0] if isinstance(parts, (list, tuple)) and len(parts) == 1 else loss
 
@@ -153,7 +157,7 @@ def _serve_loss(model: Any) -> None:
             y_true, sample_weight = _joined(y_true, y_pred, sample_weight, compiled.output_names)
         value = type(compiled).call(compiled, y_true, y_pred, sample_weight)
         for loss, logits in losses_and_outputs(compiled, y_pred):
-            output, ignored = getattr(logits, HEAD_OUTPUT, None), _ignored_by(loss)
+            output, ignored = getattr(logits, HEAD_OUTPUT, None), ignored_by(loss)
             if output is not None and ignored is not None:
                 output.ignored_by_loss = ignored
         return value
@@ -161,7 +165,7 @@ def _serve_loss(model: Any) -> None:
     compiled.call = call
 
 
-def _ignored_by(loss: Any) -> int | None:
+def ignored_by(loss: Any) -> int | None:
     """Returns the class that a loss, of Keras or not, ignores."""
     ignored = getattr(loss, "ignore_class", options_of_function(loss).get("ignore_class"))
     return int(ignored) if isinstance(ignored, numbers.Integral) else None

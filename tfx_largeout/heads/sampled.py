@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import number_argument
 from tfx_largeout.heads.candidate_head import CandidateHead, CandidateResiduals
 from tfx_largeout.heads.cosine_logits import CosineLogits
 from tfx_largeout.heads.kept_passes import BackwardPass
@@ -96,7 +97,7 @@ class SampledHead(RowUpdatingHead, CandidateHead, CosineLogits):
             **kwargs,
         )
         self.set_sampler(sampler, explicit_classes, seed, index)
-        self.initial_log_partition = float(initial_log_partition)
+        self.initial_log_partition = number_argument("initial_log_partition", initial_log_partition)
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
         super().build(input_shape)

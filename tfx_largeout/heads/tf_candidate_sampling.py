@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import at_most_classes, integer_argument
+from tfx_largeout.arguments import at_most_classes, flag_argument, integer_argument
 from tfx_largeout.heads.kernel_head import KernelHead
 from tfx_largeout.labels import Labels
 from tfx_largeout.memory import StepMemory, StepSize
@@ -83,8 +83,10 @@ class TFCandidateSamplingHead(KernelHead):
             at_most_classes("num_sampled", self.num_sampled, self.num_classes, why=what)
         self.sampler = named_function("sampler", sampler)
         self.sampler_options = plain_options(sampler_options)
-        self.unique = unique
-        self.remove_accidental_hits = remove_accidental_hits
+        self.unique = flag_argument("unique", unique)
+        self.remove_accidental_hits = flag_argument(
+            "remove_accidental_hits", remove_accidental_hits
+        )
         self.seed = seed
 
     def statistics(self, kind: type, hidden: tf.Tensor, labels: Labels, training: bool) -> Any:

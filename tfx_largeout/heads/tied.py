@@ -317,7 +317,7 @@ class TiedSampledHead(TiedHead, CandidateHead):
     ) -> None:
         super().__init__(embedding, use_bias=use_bias, bias_initializer=bias_initializer, **kwargs)
         self.set_sampler(sampler, explicit_classes, seed, index)
-        self.initial_log_partition = float(initial_log_partition)
+        self.initial_log_partition = number_argument("initial_log_partition", initial_log_partition)
         self._waiting = None if self.index is None else _WaitingRows(self.num_classes)
 
     def num_named(self, step: StepSize) -> int | None:

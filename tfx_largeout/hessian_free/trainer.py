@@ -12,7 +12,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import instance_argument, integer_argument, number_argument
+from tfx_largeout.arguments import (
+    flag_argument,
+    instance_argument,
+    integer_argument,
+    number_argument,
+)
 from tfx_largeout.distribute.meeting import END_OF_FIT, TRAIN, together
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.hessian_free.agreement import (
@@ -192,7 +197,14 @@ class Trainer:
                 same.
         """
         workers = current()
-        epochs = together(workers, SITE, lambda: integer_argument("epochs", epochs, at_least=0))
+        epochs, sharded = together(
+            workers,
+            SITE,
+            lambda: (
+                integer_argument("epochs", epochs, at_least=0),
+                flag_argument("sharded", sharded),
+            ),
+        )
         fit = {
             "epochs": epochs,
             "initial_epoch": initial_epoch,

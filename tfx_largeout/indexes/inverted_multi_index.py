@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import (
     at_most_classes,
     choice_argument,
+    flag_argument,
     integer_argument,
     number_argument,
 )
@@ -130,7 +131,7 @@ class InvertedMultiIndex(Index):
         if self.num_words > _MOST_WORDS:
             raise ValueError(f"num_words must be at most {_MOST_WORDS}; got {num_words}")
         self.quantization = choice_argument("quantization", quantization, _QUANTIZATIONS)
-        self.with_bias = bool(with_bias)
+        self.with_bias = flag_argument("with_bias", with_bias)
         self.counts = None if counts is None else smoothed(class_counts(counts))
         self.power = number_argument("power", power, at_least=0, at_most=1)
         self.first_period = number_argument("first_period", first_period, at_least=1)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import full_name, integer_argument
+from tfx_largeout.arguments import flag_argument, full_name, integer_argument
 from tfx_largeout.heads.factored import FactoredHead
 from tfx_largeout.saving import shared_config, warn_of_lost_tie, with_objects
 from tfx_largeout.tensorflow_internals import tape_may_record
@@ -69,7 +69,7 @@ class FactoredEmbedding(keras.layers.Layer):
             raise TypeError(f"head must be a FactoredHead; got {head!r}")
         self.head = head
         self.output_dim = integer_argument("output_dim", output_dim, at_least=1)
-        self.mask_zero = bool(mask_zero)
+        self.mask_zero = flag_argument("mask_zero", mask_zero)
         self.supports_masking = self.mask_zero
         self.supports_jit = False
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import full_name, integer_argument
+from tfx_largeout.arguments import flag_argument, full_name, integer_argument
 from tfx_largeout.keras_internals import without_autocast
 from tfx_largeout.memory import Weight, refuse_what_is_too_large
 from tfx_largeout.run_time_checks import Check, after
@@ -67,7 +67,7 @@ class SparseDense(keras.layers.Dense):
         super().__init__(
             integer_argument("units", units, at_least=1),
             activation,
-            use_bias,
+            flag_argument("use_bias", use_bias),
             get_initializer(kernel_initializer),
             get_initializer(bias_initializer),
             *others,

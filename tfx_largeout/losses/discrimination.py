@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import choice_argument, number_argument, number_or
+from tfx_largeout.arguments import choice_argument, flag_argument, number_argument, number_or
 from tfx_largeout.losses.base import PROBABILITIES
 from tfx_largeout.losses.candidate_loss import (
     CandidateLoss,
@@ -62,7 +62,9 @@ class NoiseContrastive(CandidateLoss):
     ) -> None:
         super().__init__(**kwargs)
         self.log_partition = number_or("log_partition", log_partition, (_LEARNED,))
-        self.remove_accidental_hits = bool(remove_accidental_hits)
+        self.remove_accidental_hits = flag_argument(
+            "remove_accidental_hits", remove_accidental_hits
+        )
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         z = statistics.log_partition if self.log_partition == _LEARNED else self.log_partition
@@ -189,7 +191,7 @@ class SampledLogistic(CandidateLoss):
 
     def __init__(self, importance_weights: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.importance_weights = bool(importance_weights)
+        self.importance_weights = flag_argument("importance_weights", importance_weights)
 
     def from_statistics(self, statistics: CandidateStatistics) -> tf.Tensor:
         labels, terms = statistics.labels, tf.math.softplus(-statistics.true_logits)

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import class_argument
+from tfx_largeout.arguments import class_argument, flag_argument
 from tfx_largeout.class_filter import ALL_CLASSES, NEVER, Findable
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.heads.base import head_output
@@ -81,7 +81,7 @@ class ExactMetric(EvaluationMetric):
     ) -> None:
         super().__init__(name or self.default_name, dtype)
         self.ignore_class = class_argument("ignore_class", ignore_class)
-        self.during_training = during_training
+        self.during_training = flag_argument("during_training", during_training)
         self.numerator = self.add_variable((), "zeros", dtype="float64", name="numerator")
         self.denominator = self.add_variable((), "zeros", dtype="float64", name="denominator")
 

@@ -94,6 +94,7 @@ class ClassChange:
             "ignore_class": lambda value: self._id_of("ignore_class", value),
             "class_id": lambda value: self._id_of("class_id", value),
             "target_class_ids": lambda ids: [self._id_of("target_class_ids", c) for c in ids],
+            "allow": self._allowed,
             "class_weights": lambda weights: self._by_class(weights, self.class_weights),
             "label_counts": lambda counts: self._by_class(counts, self._counts_of_new()),
         }
@@ -103,6 +104,16 @@ class ClassChange:
             else self.config_of_compile(value)
             for name, value in config.items()
         }
+
+    def _allowed(self, ids: Any) -> Any:
+        """Returns the ids of a metric's `allow`, packed as in a file, without removed classes."""
+        if not isinstance(ids, str):
+            return ids
+        old = unpack_array(ids)
+        stay = [self._places[c] for c in old.tolist() if c in self._places]
+        if not stay:
+            raise ValueError(f"allow of a metric must have a class that stays; got {old}")
+        return pack_array(np.array(stay, old.dtype))
 
     def _counts_of_new(self) -> np.ndarray:
         return np.zeros(self.num_new, np.int64) if self.counts is None else self.counts

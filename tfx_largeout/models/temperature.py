@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.callbacks.row_sample import common_length, in_batches, map_leaves, rows_of
 from tfx_largeout.example_weights import example_weights
+from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.layers.top_k import exact_best, output_of_logits
 from tfx_largeout.statistics import ExactStatistics
@@ -42,7 +43,8 @@ def fit_temperature(model: keras.Model, data: Any, batch_size: int = 256) -> flo
     Args:
         model: A trained model that ends in a head.
         data: Held-out examples: a `tf.data.Dataset` of batches `(x, y)` or `(x, y, sample_weight)`,
-            or such a tuple of arrays, tensors or sparse matrices.
+            or such a tuple of arrays, tensors or sparse matrices. Labels of the class that the
+            model's loss ignores don't count.
         batch_size: The batch size for arrays. Default 256.
 
     Raises:
@@ -105,7 +107,7 @@ class _Losses:
         @tf.function(reduce_retracing=True, autograph=False)
         def sums(x: Any, y: Any, sample_weight: Any, temperatures: tf.Tensor) -> Any:
             logits = model(x, training=False)
-            output = output_of_logits(logits)
+            output = output_of_logits(logits).for_metric(ignored_by(only_loss(model)))
             head = output.head
             head.workers.refuse_several(
                 f"{_ASKED_BY} must be called in a single process; got {head.workers.size} "

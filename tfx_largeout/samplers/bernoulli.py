@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import at_most_classes, integer_argument, number_argument
+from tfx_largeout.arguments import at_most_classes, flag_argument, integer_argument, number_argument
 from tfx_largeout.class_counts import (
     check_length,
     class_counts,
@@ -82,7 +82,7 @@ class Bernoulli(Sampler):
         self.first_id = integer_argument("first_id", first_id, at_least=0)
         drawable_counts(self.counts, self.smoothing, self.first_id)  # raises for bad counts
         self.num_sampled = number_argument("num_sampled", num_sampled, above=0)
-        self.per_example = bool(per_example)
+        self.per_example = flag_argument("per_example", per_example)
 
     def tabulate(self, num_classes: int) -> None:
         check_length(self.counts, num_classes)

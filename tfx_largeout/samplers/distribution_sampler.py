@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import at_most_classes, integer_argument, number_argument
+from tfx_largeout.arguments import at_most_classes, flag_argument, integer_argument, number_argument
 from tfx_largeout.class_counts import (
     check_length,
     class_counts,
@@ -71,8 +71,8 @@ class DistributionSampler(Sampler):
                 "unique must be False for candidates per example (per_example=True), "
                 "which are drawn with replacement; got unique=True"
             )
-        self.per_example = bool(per_example)
-        self.unique = not self.per_example if unique is None else bool(unique)
+        self.per_example = flag_argument("per_example", per_example)
+        self.unique = not self.per_example if unique is None else flag_argument("unique", unique)
         self.first_id = integer_argument("first_id", first_id, at_least=0)
 
     def distribution(self, num_classes: int) -> ClassDistribution:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tfx_largeout.arguments import at_most_classes, integer_argument
+from tfx_largeout.arguments import at_most_classes, flag_argument, integer_argument
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
@@ -57,7 +57,7 @@ class IndexSampler(Sampler):
                 f"that are not found; got {background!r}"
             )
         self.background = background
-        self.per_example = bool(per_example)
+        self.per_example = flag_argument("per_example", per_example)
 
     def queries(self, hidden: tf.Tensor, labels: Labels, weights: OutputWeights) -> tf.Tensor:
         """Returns the vectors to query with, `[N, D]` or `[N, Q, D]`; zeros find nothing."""

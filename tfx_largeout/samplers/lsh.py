@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfx_largeout.arguments import flag_argument
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
@@ -52,7 +53,7 @@ class LSHEmbedding(IndexSampler):
 
     def __init__(self, num_found: int, *args: Any, corrected: bool = False, **kwargs: Any) -> None:
         super().__init__(num_found, *args, **kwargs)
-        self.corrected = bool(corrected)
+        self.corrected = flag_argument("corrected", corrected)
         if self.corrected and (not self.per_example or self.background is not None):
             raise ValueError(
                 "corrected must go with per_example=True and background=None: the probability of "

@@ -9,7 +9,7 @@ from typing import ClassVar
 import keras
 import tensorflow as tf
 
-from tfx_largeout.arguments import integer_argument
+from tfx_largeout.arguments import flag_argument, integer_argument
 from tfx_largeout.indexes import InvertedMultiIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
@@ -72,7 +72,7 @@ class MIDX(Sampler):
         self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
         default = InvertedMultiIndex(num_words, quantization)  # checks the arguments
         self.num_words, self.quantization = default.num_words, default.quantization
-        self.per_example = bool(per_example)
+        self.per_example = flag_argument("per_example", per_example)
 
     def default_index(self) -> InvertedMultiIndex:
         return InvertedMultiIndex(self.num_words, self.quantization)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.arguments import at_most_classes, integer_argument
+from tfx_largeout.arguments import at_most_classes, flag_argument, integer_argument
 from tfx_largeout.labels import Labels
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
@@ -61,7 +61,7 @@ class TFSampler(Sampler):
     ) -> None:
         self.function = named_function("function", function)
         self.num_sampled = integer_argument("num_sampled", num_sampled, at_least=1)
-        self.unique = bool(unique)
+        self.unique = flag_argument("unique", unique)
         self.options = plain_options(options)
 
     def tabulate(self, num_classes: int) -> None:

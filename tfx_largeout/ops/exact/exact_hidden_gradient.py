@@ -16,9 +16,11 @@ _BLOCK_ELEMENTS = 2**22  # logits at a time: 16 MiB
 def exact_hidden_gradient(
     hidden: tf.Tensor, labels: Labels, log_partition: tf.Tensor, kernel: Any, bias: Any = None
 ) -> tf.Tensor:
-    """Returns dL_n/dh_n of L = log Z - mean_y o_y, for each example; an empty mean is 0.
+    """Returns dL_n/dh_n of L = v (log Z - mean_y o_y), for each example; an empty mean is 0.
 
-    dL/dh = sum_c p_c W[c] - mean_y W[y],  p_c = exp(o_c - log Z)
+    dL/dh = v (sum_c p_c W[c] - mean_y W[y]),  p_c = exp(o_c - log Z)
+
+    v is the mean weight of the example's labels, which also weighs their mean; 1 without weights.
 
     Cost: O(N C D) time; memory for a block of logits.
 
@@ -46,6 +48,12 @@ def exact_hidden_gradient(
     block = tf.maximum(_BLOCK_ELEMENTS // tf.maximum(tf.shape(hidden)[0], 1), 1)
     expected = fold_blocks(kernel.shape[0], block, add_block, tf.zeros_like(hidden))
     targets = tf.cast(gather(kernel, labels.safe_ids), tf.float32)
+    of_labels = 1.0 if labels.weights is None else tf.cast(labels.weights, tf.float32)
+    weights = tf.where(labels.mask, of_labels, 0)
+    totals = tf.reduce_sum(weights, axis=1, keepdims=True)
+    weights = tf.math.divide_no_nan(weights, totals)
+    gradient = expected - tf.einsum("nk,nkd->nd", weights, targets)
+    if labels.weights is None:
+        return gradient
     counts = tf.cast(labels.counts, tf.float32)[:, tf.newaxis]
-    weights = tf.math.divide_no_nan(tf.cast(labels.mask, tf.float32), counts)
-    return expected - tf.einsum("nk,nkd->nd", weights, targets)
+    return tf.math.divide_no_nan(totals, counts) * gradient
