@@ -139,7 +139,14 @@ def main() -> None:
     parser.add_argument("head", nargs="?", help="one row; default: all")
     parser.add_argument("--kernels", default="1", choices=["0", "1"], help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="10,000 classes, no CSV")
-    parser.add_argument("--shape", nargs=3, type=int, default=SHAPE, metavar=("B", "D", "C"))
+    parser.add_argument(
+        "--shape",
+        nargs=3,
+        type=int,
+        default=SHAPE,
+        metavar=("B", "D", "C"),
+        help="default: %(default)s",
+    )
     arguments = parser.parse_args()
     size, width, num_classes = arguments.shape
     options = ["--shape", *map(str, arguments.shape), *["--quick"] * arguments.quick]

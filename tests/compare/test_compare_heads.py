@@ -165,7 +165,7 @@ def test_all_heads_ignore_the_class_that_the_loss_ignores(ignored, tmp_path):
         return tlo.heads.DenseHead(num_classes), tlo.losses.SoftmaxCrossentropy(ignore_class=5)
 
     found = tlo.compare_heads(model, data, data, {"o": other}, output=tmp_path / "o", **SHORT)
-    message = f"must ignore the class that the model's loss ignores, {ignored}, .*; got 5"
+    message = f"have the ignore_class of the model's loss, .*, {ignored}; got 5"
     assert re.search(message, found.rows[0].error)
 
 

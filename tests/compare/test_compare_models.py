@@ -14,7 +14,8 @@ import tfx_largeout as tlo
 from tfx_largeout.compare.own_data import OwnData, own_data
 
 pytestmark = pytest.mark.usefixtures("no_picture")
-IGNORES_3 = keras.losses.SparseCategoricalCrossentropy(ignore_class=3)
+SPARSE = keras.losses.SparseCategoricalCrossentropy
+IGNORES_3 = SPARSE(ignore_class=3)
 SHORT = {"epochs": 2, "evaluations": 2}
 
 
@@ -102,7 +103,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, capsys):
         (
             {"models": {"a": make_model(), "b": make_model(loss=IGNORES_3)}},
             ValueError,
-            "losses that ignore the same class.*got ignore_class {'a': None, 'b': 3}",
+            "losses that ignore the same class.*got ignore_class=3 in 'b' and None in 'a'",
         ),
         ({"seconds": 1, "epochs": 1}, ValueError, "seconds must be None beside epochs"),
         ({"epochs": 0}, ValueError, "epochs must be a finite number above 0; got 0"),
@@ -116,6 +117,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, capsys):
             ValueError,
             "validation must be finite",
         ),
+        ({"overwrite": "False"}, ValueError, "overwrite must be True or False; got 'False'"),
         ({"output": Path(__file__).parent}, ValueError, "unless overwrite=True is given; got"),
         ({"output": __file__}, ValueError, "output must be a folder; got the file"),
     ],
@@ -126,6 +128,18 @@ def test_a_wrong_argument_is_refused_before_any_training(arguments, error, messa
     with pytest.raises(error, match=message):
         tlo.compare_models(**given)
     assert not (tmp_path / "run").exists()
+
+
+def test_models_that_functions_build_must_ignore_the_same_class(tmp_path):
+    models = {
+        "a": lambda: make_model(loss=[SPARSE(ignore_class=-100)]),
+        "b": lambda: make_model(loss=IGNORES_3),
+        "c": make_model,
+    }
+    found = tlo.compare_models(models, (X, Y), (X, Y), output=tmp_path / "run", **SHORT)
+    assert [row.status for row in found.rows] == ["done", "failed", "done"]
+    assert "ignore_class=3 in 'b' and None in 'a'" in found.rows[1].error
+    assert found.rows[0].options["loss"] == "sparse_categorical_crossentropy"
 
 
 def test_models_that_share_weights_are_refused(tmp_path):

@@ -52,10 +52,11 @@ def test_figures_of_a_model(output, loss, labels):
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("form", [lambda x: x, lambda x: [x], lambda x: {"out": x}])
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: [[x]], lambda x: {"out": x}])
 def test_the_options_of_a_loss_in_each_form(form):
     softmax = keras.layers.Lambda(lambda x: tf.nn.softmax(x) + 0, name="out")
-    model = keras.Sequential([keras.Input([WIDTH]), keras.layers.Dense(CLASSES), softmax])
+    inputs = keras.Input([WIDTH])
+    model = keras.Model(inputs, softmax(keras.layers.Dense(CLASSES)(inputs)))
     model.compile("sgd", loss=form(SPARSE(ignore_class=0)), run_eagerly=True)
     kept = Y != 0
     found = ExactEvaluation(model).measure({"x": X, "y": Y})

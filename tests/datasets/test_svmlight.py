@@ -95,8 +95,8 @@ REFUSED = {
     "id without a value": (b"1 0\n", {}, r":1: a feature must be written id:value; got '0'"),
     "cut short": (gzip.compress(TEXT)[:-9], {}, r":\d+: a compressed file must be whole"),
     "no label": (b"1 0:1\n 0:1\n", {"rows_without_labels": "error"}, r":2: an example must have"),
-    "a word": (b"", {"zero_based": "auto"}, "zero_based must be True, False or None; got 'auto'"),
-    "a number for a boolean": (b"", {"zero_based": 0}, "zero_based must be True, .*; got 0"),
+    "a word": (b"", {"zero_based": "auto"}, "zero_based must be True or False; got 'auto'"),
+    "a number for a boolean": (b"", {"zero_based": 0}, "zero_based must be True or .*; got 0"),
     "labels from None": (
         b"",
         {"zero_based_labels": None},

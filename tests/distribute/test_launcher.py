@@ -13,6 +13,7 @@ import time
 import pytest
 
 from tfx_largeout.compare.cli import main
+from tfx_largeout.distribute.launcher import worker_environments
 
 # Without TensorFlow, so that it starts at once.
 SAYS = """
@@ -168,7 +169,7 @@ LISTS = "#!/bin/sh\necho 'GPU 0: A (UUID: GPU-1)'\necho '  MIG 1g'\necho 'GPU 1:
     [
         (None, 2, ["0 None", "1 None"]),
         (None, 3, ["0 true", "1 true", "0 true"]),
-        ("2, GPU-5,-1,7", 2, ["2 None", "GPU-5 None"]),
+        ("2, GPU-5,-2,7", 2, ["2 None", "GPU-5 None"]),
         ("3", 2, ["3 true", "3 true"]),
         ("", 1, [" None"]),
         ("-1", 2, ["-1 None", "-1 None"]),
@@ -186,6 +187,16 @@ def test_each_worker_has_a_gpu(visible, workers, expected, tmp_path, monkeypatch
     assert main(["launch", "--workers", str(workers), program(tmp_path, SAYS_GPU)]) == 0
     lines = sorted(capsys.readouterr().out.splitlines())
     assert lines == [f"[{rank}] {said}" for rank, said in enumerate(expected)]
+
+
+@pytest.mark.parametrize("lister", ["#!/bin/sh\necho GPU 0\nexit 9\n", "no program"])
+def test_gpus_that_cannot_be_listed(lister, tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text(lister)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (environment,) = worker_environments(["127.0.0.1:1"])
+    assert "CUDA_VISIBLE_DEVICES" not in environment
 
 
 @pytest.mark.parametrize(("failures", "restarts", "code"), [(2, 3, 0), (2, 1, 137), (1, 0, 137)])

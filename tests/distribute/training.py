@@ -6,6 +6,7 @@ As a program: python training.py FOLDER some|every|replicated DATA_REPLICAS, wit
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -409,4 +410,7 @@ def save(folder: Path, number: str, rank: int) -> None:
 if __name__ == "__main__":
     folder, runs, groups = sys.argv[1:]
     workers = tlo.distribute.connect(timeout=180, data_replicas=int(groups))
+    assert (os.environ["CUDA_VISIBLE_DEVICES"] == "-1") == (
+        not tf.config.list_logical_devices("GPU")
+    )
     save(Path(folder), runs, workers.rank)

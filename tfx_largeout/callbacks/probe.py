@@ -195,7 +195,8 @@ class ProbedBatch(NamedTuple):
 
         Raises:
             TypeError: The model's last layer is not a head with W and b.
-            tf.errors.InvalidArgumentError: No example has a label. Raised when the graph runs.
+            tf.errors.InvalidArgumentError: No example has a label of a weight above 0. Raised when
+                the graph runs.
         """
         logits = model(x, training=False)
         output = output_of(logits, KernelHead, "a head with W and b", asked_by)
@@ -206,12 +207,14 @@ class ProbedBatch(NamedTuple):
             raise TypeError(
                 f"{asked_by} needs class ids as labels; got labels with values, such as soft labels"
             )
+        labels = loss.checked(labels, output.head.num_classes)
         counts = examples_that_count(logits, output) & (labels.counts > 0)
-        rule = f"{asked_by} needs at least one example with a label; got"
-        with after([Check(tf.reduce_any(counts), lambda: [rule, tf.shape(counts), "without"])]):
+        weights = tf.cast(counts, tf.float32) if labels.weights is None else labels.mean_weight
+        has_some = tf.reduce_any(counts & (weights > 0))
+        rule = f"{asked_by} needs at least one example with a label of a weight above 0; got"
+        with after([Check(has_some, lambda: [rule, tf.shape(counts), "without"])]):
             hidden = tf.boolean_mask(tf.cast(output.flat_hidden, tf.float32), counts)
-        hidden = tf.stop_gradient(hidden)
-        labels = loss.checked(labels.where(counts), output.head.num_classes)
+        hidden, labels = tf.stop_gradient(hidden), labels.where(counts)
         exact = output.head.statistics(ExactStatistics, hidden, labels, training=False)
         gradient = exact_hidden_gradient(
             hidden, labels, exact.log_partition, output.head.kernel, output.head.bias

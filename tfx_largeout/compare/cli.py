@@ -316,7 +316,8 @@ def _add_launch(commands: Any) -> None:
         "launch",
         help="run a script as several workers on this machine",
         description="Runs a Python script that calls tlo.distribute.connect() as several workers "
-        "on this machine. If one fails, all are ended, and started again if --restarts says so.",
+        "on this machine, each with a share of cores and GPUs. If one fails, all are ended, and "
+        "started again if --restarts says so.",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,11 @@ from tfx_largeout.compare.head_options import fitted
 from tfx_largeout.compare.head_table import HeadRow, head_and_loss, head_row
 from tfx_largeout.compare.job import say
 from tfx_largeout.compare.own_data import own_data, require_compiled
-from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
+from tfx_largeout.heads.keras_losses_and_metrics import (
+    ignored_by,
+    no_class_below_0,
+    only_loss,
+)
 from tfx_largeout.models.replace_output import (
     graph_layers,
     output_layers,
@@ -199,11 +204,13 @@ def _of_user(name: str, make: Callable[[int], Any], num_classes: int, seed: int)
 def _ignoring(ignored: int | None, loss: Any) -> Any:
     """Returns the loss of a head with the ignored class of the model's loss."""
     if isinstance(loss, losses.HeadLoss) and loss.ignore_class is None and ignored is not None:
-        return type(loss).from_config({**loss.get_config(), "ignore_class": ignored})
-    if ignored_by(loss) != ignored:
+        loss = copy.copy(loss)
+        loss.ignore_class = ignored
+    found = ignored_by(loss)
+    if no_class_below_0(found) != no_class_below_0(ignored):
         raise ValueError(
-            "the loss of each head must ignore the class that the model's loss ignores, "
-            f"{ignored}, or results are not comparable; got {ignored_by(loss)}"
+            "the loss of each head must have the ignore_class of the model's loss, as evaluation "
+            f"leaves this class out, {ignored}; got {found}"
         )
     return loss
 
@@ -231,9 +238,9 @@ def _with_head(model: keras.Model, make: _Make | None, seed: int) -> keras.Model
         options = {}
     with swaps_forgotten(model):
         result = swap_layers(model, swapped)
-    for layer, copy in copies.items():
+    for layer, copied in copies.items():
         if layer is not dense:
-            copy.set_weights(layer.get_weights())
+            copied.set_weights(layer.get_weights())
     result.compile(
         type(model.optimizer).from_config(model.optimizer.get_config()),
         loss=loss,

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import keras
 
-from tfx_largeout.arguments import integer_argument, number_argument
+from tfx_largeout.arguments import flag_argument, integer_argument, number_argument
 from tfx_largeout.compare.comparison import (
     Comparison,
     OutputFolder,
@@ -31,7 +31,11 @@ from tfx_largeout.compare.settings import TrainingSettings
 from tfx_largeout.compare.timed_fit import EventFile, Supervisor
 from tfx_largeout.compare.worker import OnChange
 from tfx_largeout.heads.base import heads_of
-from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
+from tfx_largeout.heads.keras_losses_and_metrics import (
+    ignored_by,
+    no_class_below_0,
+    only_loss,
+)
 from tfx_largeout.ops import library
 from tfx_largeout.tensorflow_internals import custom_gradients_forgotten
 
@@ -101,24 +105,29 @@ def compare_models(
     for name, model in models.items():
         _check(name, model, seeds)
     _check_weights_are_apart(models)
+    ignored: dict[str, int | None] = {}
+    for name, model in models.items():
+        if isinstance(model, keras.Model):
+            _check_ignored_class(name, model, ignored)
     of_seed: dict[str, _Model] = {
-        name: model if isinstance(model, keras.Model) else functools.partial(_built, name, model)
+        name: model
+        if isinstance(model, keras.Model)
+        else functools.partial(_built, name, model, ignored)
         for name, model in models.items()
     }
-    _check_ignored_classes(models)
     data = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
     return compare_built(of_seed, *data, settings, output, overwrite)
 
 
-def _check_ignored_classes(models: Mapping[str, Any]) -> None:
-    losses = {name: only_loss(model) for name, model in models.items()}
-    ignored = {name: ignored_by(loss) for name, loss in losses.items() if loss is not None}
-    classes = {None if label is None or label < 0 else label for label in ignored.values()}
-    if len(classes) > 1:
+def _check_ignored_class(name: str, model: keras.Model, ignored: dict[str, int | None]) -> None:
+    """Adds the class that a model's loss ignores; raises if it differs from the first one."""
+    ignored[name] = no_class_below_0(ignored_by(only_loss(model)))
+    first = next(iter(ignored))
+    if ignored[name] != ignored[first]:
         raise ValueError(
             "models must have losses that ignore the same class, as evaluation leaves it out; got "
-            f"ignore_class {ignored}"
+            f"ignore_class={ignored[name]} in {name!r} and {ignored[first]} in {first!r}"
         )
 
 
@@ -150,6 +159,7 @@ def compare_built(
     overwrite: bool,
 ) -> Comparison:
     """Compares compiled models, or functions of a seed that return one: see `compare_models`."""
+    overwrite = flag_argument("overwrite", overwrite)
     with contextlib.ExitStack() as stack:
         try:
             files = OutputFolder(None if output is None else str(output), overwrite)
@@ -252,8 +262,9 @@ class _Run:
 
 def _options(model: keras.Model) -> dict[str, Any]:
     """Returns facts about a model for readers of the results."""
-    loss = getattr(model.loss, "__name__", None) or getattr(model.loss, "name", None)
-    options = {"loss": loss or str(model.loss), "optimizer": type(model.optimizer).__name__}
+    loss = only_loss(model)
+    name = getattr(loss, "__name__", None) or getattr(loss, "name", None) or str(loss)
+    options = {"loss": name, "optimizer": type(model.optimizer).__name__}
     rate = getattr(model.optimizer, "_learning_rate", None)
     if rate is not None:
         schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
@@ -279,9 +290,12 @@ def _head_options(model: keras.Model) -> dict[str, Any]:
     return options
 
 
-def _built(name: str, build: Callable[[], keras.Model], seed: int) -> keras.Model:
+def _built(
+    name: str, build: Callable[[], keras.Model], ignored: dict[str, int | None], seed: int
+) -> keras.Model:
     model = build()
     _check_compiled(name, model)
+    _check_ignored_class(name, model, ignored)
     return model
 
 

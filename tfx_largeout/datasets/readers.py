@@ -214,8 +214,8 @@ def read_svmlight(
         Joachims 1999, Making large-scale SVM learning practical.
     """
     choice_argument("rows_without_labels", rows_without_labels, _ROWS_WITHOUT_LABELS)
-    if zero_based is not None and not isinstance(zero_based, bool):
-        raise ValueError(f"zero_based must be True, False or None; got {zero_based!r}")
+    if zero_based is not None:
+        zero_based = flag_argument("zero_based", zero_based)
     zero_based_labels = flag_argument("zero_based_labels", zero_based_labels)
     limits = []
     for name, value in (("num_features", num_features), ("num_labels", num_labels)):

@@ -20,6 +20,7 @@ from typing import IO, Any
 _EXIT_INTERRUPTED = 130
 _GRACE = 5.0  # seconds for workers to end by themselves
 _POLL = 0.1
+_LIST = 60.0  # seconds to list the GPUs
 
 
 def launch(command: Sequence[str], num_workers: int, restarts: int = 0) -> int:
@@ -105,12 +106,15 @@ def _gpus() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:  # CUDA ignores what follows a name without a device
         names = [name.strip() for name in visible.split(",")]
-        return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+        return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
-    listed = subprocess.run([command, "-L"], stdout=subprocess.PIPE, text=True, errors="replace")
-    gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+    try:
+        listed = subprocess.check_output([command, "-L"], timeout=_LIST)
+    except (OSError, subprocess.SubprocessError):  # as without a driver
+        return []
+    gpus = [line for line in listed.splitlines() if line.startswith(b"GPU ")]
     return [str(number) for number in range(len(gpus))]
 
 

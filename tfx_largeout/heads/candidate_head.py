@@ -206,7 +206,7 @@ def _index_for(sampler: Sampler, index: Index | None) -> Index | None:
 def _class_ids(ids: Sequence[int], num_classes: int) -> tuple[int, ...]:
     """Returns ids as a tuple; raises ValueError if they are not a set of classes."""
     name = "explicit_classes"
-    if not isinstance(ids, Iterable):
+    if not isinstance(ids, Iterable) or isinstance(ids, str) or getattr(ids, "ndim", 1) != 1:
         raise ValueError(f"{name} must be a sequence of class ids; got {ids!r}")
     result = tuple(integer_argument(f"each of {name}", c, at_least=0) for c in ids)
     for c in result:

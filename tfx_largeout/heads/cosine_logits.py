@@ -65,7 +65,7 @@ class CosineLogits(KernelHead):
     ) -> None:
         if cosine_scale is not None:
             cosine_scale = number_argument("cosine_scale", cosine_scale, above=0)
-            if use_bias:
+            if use_bias not in (None, False):
                 raise ValueError(
                     "use_bias must be False with cosine_scale, as s cos(theta) has no bias; got "
                     f"use_bias={use_bias!r}"

@@ -81,8 +81,8 @@ def only_loss(model: Any) -> Any:
     None if it has none; a list or dict if it has several.
     """
     loss = getattr(model, "loss", None)
-    parts = list(loss.values()) if isinstance(loss, dict) else loss
-    return parts[0] if isinstance(parts, (list, tuple)) and len(parts) == 1 else loss
+    parts = keras.tree.flatten(loss)
+    return parts[0] if len(parts) == 1 else loss
 
 
 def _wants_probabilities(loss: Any) -> bool:
@@ -169,6 +169,11 @@ def ignored_by(loss: Any) -> int | None:
     """Returns the class that a loss, of Keras or not, ignores."""
     ignored = getattr(loss, "ignore_class", options_of_function(loss).get("ignore_class"))
     return int(ignored) if isinstance(ignored, numbers.Integral) else None
+
+
+def no_class_below_0(ignored: int | None) -> int | None:
+    """Returns an ignored class; None for an id below 0, which is no class."""
+    return None if ignored is None or ignored < 0 else ignored
 
 
 def _joined(y_true: Any, y_pred: Any, weight: Any, names: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name
+from tfx_largeout.heads.keras_losses_and_metrics import only_loss
 from tfx_largeout.hessian_free.convex_loss import convex_loss
 from tfx_largeout.hessian_free.flat_parameters import FlatParameters
 from tfx_largeout.keras_internals import flat_layers
@@ -205,11 +206,12 @@ class Curvature:
 def _compiled_loss(model: keras.Model) -> Any:
     if not getattr(model, "compiled", False) or model.loss is None:
         raise ValueError("the model must be compiled with a loss; call model.compile(loss=...)")
-    if isinstance(model.loss, (list, tuple, dict)):
-        raise ValueError(f"the model must be compiled with a single loss; got {model.loss!r}")
+    loss = only_loss(model)
+    if keras.tree.is_nested(loss):
+        raise ValueError(f"the model must be compiled with a single loss; got {loss!r}")
     if model.get_compile_config().get("loss_weights") is not None:
         raise ValueError("the model must be compiled without loss_weights; got some")
-    return model.loss
+    return loss
 
 
 def _refuse_constraints(model: keras.Model) -> None:

@@ -107,12 +107,15 @@ class ClassChange:
 
     def _allowed(self, ids: Any) -> Any:
         """Returns the ids of a metric's `allow`, packed as in a file, without removed classes."""
-        if not isinstance(ids, str):
-            return ids
+        if not isinstance(ids, str) or ":" not in ids:
+            return ids  # of a metric that is not of this package
         old = unpack_array(ids)
         stay = [self._places[c] for c in old.tolist() if c in self._places]
         if not stay:
-            raise ValueError(f"allow of a metric must have a class that stays; got {old}")
+            raise ValueError(
+                f"allow of a metric must have a class that stays; got {old}. `keep` names the "
+                "classes that stay."
+            )
         return pack_array(np.array(stay, old.dtype))
 
     def _counts_of_new(self) -> np.ndarray:

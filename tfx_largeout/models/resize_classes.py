@@ -55,11 +55,11 @@ def resize_classes(
     A kept class keeps its rows of W and b, bit for bit, and of the slots of optimizers (the head's,
     or the model's), including the update counts of `RowAdam`. The following are adapted, too:
     counts of samplers and of `LogFrequency`, `explicit_classes`, `first_id`, the class weights and
-    the ignored class of losses, `label_counts` of metrics, and the names of a `TopK`. An index over
-    W is rebuilt; an index of label statistics is adapted. All other weights, counts of steps, slots
-    and seeds are copied, so that training can continue. The new model is compiled like the old one;
-    sums of metrics start at 0. You must renumber labels yourself, and also the inputs of an
-    embedding that is tied to the head.
+    the ignored class of losses, `label_counts` and `allow` of metrics (which allows no new class),
+    and the names of a `TopK`. An index over W is rebuilt; an index of label statistics is adapted.
+    All other weights, counts of steps, slots and seeds are copied, so that training can continue.
+    The new model is compiled like the old one; sums of metrics start at 0. You must renumber labels
+    yourself, and also the inputs of an embedding that is tied to the head.
 
     Slots of new classes start as in a new model. `RowAdam` counts the steps of each row; Keras's
     Adam does not, so its first steps with a new row are up to 3.2 times too long.

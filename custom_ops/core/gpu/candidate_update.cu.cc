@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The places of classes are sorted by class; then a warp forms the gradient of a row and takes its
-// step. With candidates that all examples share, what these add to
-// gradients are products of matrices.
+// step. With candidates that all examples share, what these add to gradients are products of
+// matrices.
 
 #include "core/gpu/candidate_update.h"
 
@@ -156,8 +156,8 @@ __device__ float GradientOf(const CandidateBatch& batch, int64_t width,
   float bias = 0;
   for (float& column : columns) column = 0;
   for (const uint64_t* at = places.begin; at < places.end; at += kWarpSize) {
-    const auto left = static_cast<int>(places.end - at);
-    const int count = left < kWarpSize ? left : kWarpSize;
+    const int64_t left = places.end - at;
+    const int count = left < kWarpSize ? static_cast<int>(left) : kWarpSize;
     Term own = {};
     if (lane < count) own = TermOf(batch, width, gradients, memory, at[lane]);
     for (int i = 0; i < count; ++i) {
