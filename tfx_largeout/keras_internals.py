@@ -398,6 +398,8 @@ class OptimizerHooks(keras.optimizers.Optimizer):
     def _clip_gradients(self, gradients: list[Any]) -> list[Any]:
         if self.clipnorm or self.clipvalue or self.global_clipnorm:
             gradients = self.before_clipping(gradients)
+        if self.global_clipnorm and not self.clipnorm:
+            return _within_norm(gradients, self.global_clipnorm)
         return super()._clip_gradients(gradients)
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, rate: Any) -> None:
@@ -408,6 +410,26 @@ class OptimizerHooks(keras.optimizers.Optimizer):
         if variable_behind(variable) is None:
             return id(variable)  # a head in a subclassed model gets its value later
         return super()._var_key(variable)
+
+
+def _within_norm(gradients: list[Any], most: float) -> list[Any]:
+    """Returns gradients scaled to a common norm of at most `most`, by Keras's formula.
+
+    Unlike Keras's function, it keeps `tf.IndexedSlices`, here of different rows.
+    """
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    wide = (
+        tf.float64 if any(v is not None and v.dtype == tf.float64 for v in values) else tf.float32
+    )
+    norm = tf.sqrt(
+        tf.add_n([tf.reduce_sum(tf.cast(v, wide) ** 2) for v in values if v is not None])
+    )
+    scale = most * tf.minimum(1 / norm, 1 / tf.constant(most, wide))
+    scaled = [None if v is None else v * tf.cast(scale, v.dtype) for v in values]
+    return [
+        tf.IndexedSlices(v, g.indices, g.dense_shape) if isinstance(g, tf.IndexedSlices) else v
+        for g, v in zip(gradients, scaled, strict=True)
+    ]
 
 
 # State of the process

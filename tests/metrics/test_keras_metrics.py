@@ -416,3 +416,28 @@ def test_callbacks_files_and_the_metric_itself(tmp_path):
     metric.reset_state()
     metric.update_state([1, 2], [[0.1, 0.9, 0], [0.5, 0.3, 0.2]])  # probabilities of no head
     assert float(metric.result()) == 0.5
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_a_pass_over_all_classes_in_each_step_is_warned_of_once(many):
+    classes = 10_000 if many else 9_999
+    sampler, rows = tlo.samplers.Uniform(5), tlo.optimizers.RowSGD(0.1)
+    heads = {
+        "sampled": tlo.heads.SampledHead(classes, sampler, rows),
+        "exact": tlo.heads.ExactSoftmaxHead(classes, tlo.optimizers.RowSGD(0.1)),
+    }
+    own = {"sampled": tlo.losses.ComplementarySum(), "exact": tlo.losses.SoftmaxCrossentropy()}
+    x, y = np.ones([4, 2], "float32"), np.arange(4)
+    for name, head in heads.items():
+        model = keras.Sequential([keras.Input([2]), head])
+        metrics = ["accuracy", tlo.metrics.PrecisionAtK(1)]
+        model.compile("sgd", own[name], metrics=metrics)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RuntimeWarning)
+            model.evaluate(x, y, verbose=0)
+            assert not caught
+            model.fit(x, y, epochs=2, verbose=0)
+            model.fit(x, y[:, None], verbose=0)  # of another rank
+        told = [str(each.message) for each in caught]
+        assert len(told) == (many and name == "sampled")
+        assert all("metric 'accuracy' reads all 10,000 classes in each" in each for each in told)

@@ -300,6 +300,26 @@ def test_what_is_clipped_is_the_gradient_of_a_row_not_its_parts(name, clip):
     np.testing.assert_allclose(*others, atol=2e-5)
 
 
+@pytest.mark.parametrize("most", [0.7, 100.0])
+@pytest.mark.parametrize("make", [RowAdam, RowRMSprop, RowAdagrad])
+def test_a_common_norm_leaves_other_rows_alone(make, most):
+    clipped, by_hand = make(0.1, global_clipnorm=most), make(0.1)
+    weights = [[keras.Variable(weight()), keras.Variable(weight(5, 2))] for _ in range(2)]
+    for rows in ([3, 1, 3], [7]):
+        values, dense = np.arange(1.0, 3 * len(rows) + 1).reshape(-1, WIDTH), np.full([5, 2], -0.5)
+        whole = np.zeros([ROWS, WIDTH])
+        np.add.at(whole, rows, values)
+        scale = min(most / np.sqrt((whole**2).sum() + (dense**2).sum()), 1)
+        before = weights[0][0].numpy()
+        for optimizer, own, factor in ((clipped, weights[0], 1), (by_hand, weights[1], scale)):
+            slices = tf.IndexedSlices(tf.constant(factor * values, tf.float32), rows, [ROWS, WIDTH])
+            optimizer.apply([slices, tf.constant(factor * dense, tf.float32)], own)
+        moved = (weights[0][0].numpy() != before).any(axis=1)
+        assert set(np.flatnonzero(moved)) == set(rows)
+    for a, b in zip(*weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "dtype"),
     [(RowAdam, "bfloat16"), (RowAdam, "float32"), (FusedAdam, "bfloat16"), (FusedAdam, "float16")],

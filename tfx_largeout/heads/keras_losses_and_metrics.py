@@ -117,6 +117,7 @@ _BY_FUNCTION = {
     keras.losses.sparse_categorical_crossentropy: _crossentropy,
     keras.losses.categorical_crossentropy: _crossentropy,
 }
+_MANY = 10_000  # classes: a pass over fewer is quick
 _NAMES = {"accuracy", "acc"}
 for _name in (function.__name__ for function in _BY_FUNCTION):
     _NAMES |= {_name, _name.title().replace("_", "")}
@@ -266,6 +267,7 @@ class _UpdateByHead:
             self._as_keras(y_true, y_pred, sample_weight)
         elif self._is_served():
             mask = mask_of(y_pred)
+            self._warn_of_pass(output)
             self._by_head(output, y_true, sample_weight, mask)
         elif soft_labels(y_true) is not None and not self._is_loss_of_head:
             raise TypeError(
@@ -343,6 +345,21 @@ class _UpdateByHead:
         weights = tf.where(tf.reshape(counted, [-1]), weights, 0)
         return y_true, tf.reshape(weights, tf.shape(output.hidden)[:-1])
 
+    def _warn_of_pass(self, output: Any) -> None:
+        """Warns of a pass over all classes in training that the step of the head does not need."""
+        head, name = output.head, self._metric.name
+        is_cheap = head.num_classes < _MANY or SoftmaxStatistics in head.gives
+        if self._has_warned or not output.training or is_cheap:
+            return
+        self._has_warned = True
+        warnings.warn(
+            f"metric {name!r} reads all {head.num_classes:,} classes in each training step, which "
+            f"{full_name(head)} does not. Use tlo.metrics.PrecisionAtK(1), RecallAtK or ExactLoss, "
+            "which are computed in evaluation alone.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
     def _warn(self, output: Any) -> None:
         head, name = output.head, self._metric.name
         if self._has_warned or (self._is_loss_of_head and not output.training):
@@ -380,7 +397,9 @@ def _at_most_one(metric: Any, labels: Labels) -> Check:
 
 def _is_one_hot(y_true: Any, output: Any) -> bool:
     """Whether labels are dense rows of numbers, one per class, as Keras's losses take them."""
-    if not isinstance(y_true, (tf.Tensor, np.ndarray)) or len(y_true.shape) <= output.batch_rank:
+    shape = tf.TensorShape(getattr(y_true, "shape", None))
+    is_array = isinstance(y_true, (tf.Tensor, np.ndarray))
+    if not is_array or shape.rank is None or shape.rank <= output.batch_rank:
         return False
     is_wide = y_true.shape[-1] == output.head.num_classes
     return is_wide and (not output.is_asked or tf.as_dtype(y_true.dtype).is_floating)

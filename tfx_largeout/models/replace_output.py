@@ -59,7 +59,8 @@ def replace_output(model: keras.Model, head: Head) -> keras.Model:
     head is trainable if the Dense layer is. The result is not compiled. `tlo.to_keras` is the
     reverse.
 
-    Cost: a copy of W, and temporarily one more.
+    Cost: a copy of W, and temporarily one more. The shared layers keep the Dense layer in memory as
+    long as the result lives: save and load the result to drop it.
 
     Args:
         model: Functional or Sequential, built, with one output. It may end in a nested model of
@@ -109,7 +110,8 @@ def to_keras(model: keras.Model) -> keras.Model:
     tlo.to_keras(model).save("model.keras")
     ```
 
-    Cost: as `head.to_dense()`.
+    Cost: as `head.to_dense()`. The shared layers keep the result in memory as long as `model`
+    lives.
 
     Args:
         model: Functional or Sequential, built; it may have several heads and nested models.
