@@ -88,8 +88,8 @@ class RowOptimizer(OptimizerHooks):
             None: drawn at construction, if needed, and kept in the configuration.
         name: The name of the optimizer.
         **kwargs: `clipnorm`, `use_ema`, `gradient_accumulation_steps` and other arguments of Keras
-            optimizers, for `model.compile` (averages and accumulation read all rows). With a head
-            they raise a ValueError.
+            optimizers, for `model.compile` (averages read all rows; accumulated gradients are
+            dense, so that each row takes a step). With a head they raise a ValueError.
 
     Raises:
         ValueError: An argument is out of range, or `stochastic_rounding` and `compensation` are
