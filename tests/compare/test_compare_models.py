@@ -139,7 +139,8 @@ def test_models_that_functions_build_must_ignore_the_same_class(tmp_path):
     found = tlo.compare_models(models, (X, Y), (X, Y), output=tmp_path / "run", **SHORT)
     assert [row.status for row in found.rows] == ["done", "failed", "done"]
     assert "ignore_class=3 in 'b' and None in 'a'" in found.rows[1].error
-    assert found.rows[0].options["loss"] == "sparse_categorical_crossentropy"
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["heads"][0]["options"]["loss"] == "sparse_categorical_crossentropy"
 
 
 def test_models_that_share_weights_are_refused(tmp_path):
