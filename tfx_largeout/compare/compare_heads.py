@@ -26,8 +26,8 @@ from tfx_largeout.compare.job import say
 from tfx_largeout.compare.own_data import own_data, require_compiled
 from tfx_largeout.heads.keras_losses_and_metrics import (
     ignored_by,
+    ignored_by_loss_of,
     no_class_below_0,
-    only_loss,
 )
 from tfx_largeout.models.replace_output import (
     graph_layers,
@@ -97,7 +97,7 @@ def compare_heads(
     dense, _ = output_layers(model)
     data, test = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
-    ignored = ignored_by(only_loss(model))
+    ignored = ignored_by_loss_of(model)
 
     @functools.cache
     def counts() -> Any:
@@ -227,7 +227,7 @@ def _with_head(model: keras.Model, make: _Make | None, seed: int) -> keras.Model
     options: dict[str, Any] = {"jit_compile": model.jit_compile}
     if make is not None:
         swapped[dense], loss = make(seed)
-        loss = _ignoring(ignored_by(only_loss(model)), loss)
+        loss = _ignoring(ignored_by_loss_of(model), loss)
         found = swapped[dense].num_classes
         if found != dense.units:
             raise ValueError(

@@ -32,7 +32,7 @@ from tfx_largeout.compare.timed_fit import EventFile, Supervisor
 from tfx_largeout.compare.worker import OnChange
 from tfx_largeout.heads.base import heads_of
 from tfx_largeout.heads.keras_losses_and_metrics import (
-    ignored_by,
+    ignored_by_loss_of,
     no_class_below_0,
     only_loss,
 )
@@ -102,13 +102,10 @@ def compare_models(
     if not isinstance(models, Mapping) or not models:
         raise TypeError(f"models must be a dict with at least one model; got {models!r}")
     seeds = integer_argument("seeds", seeds, at_least=1)
+    ignored: dict[str, int | None] = {}  # by the name of each model so far
     for name, model in models.items():
-        _check(name, model, seeds)
+        _check(name, model, seeds, ignored)
     _check_weights_are_apart(models)
-    ignored: dict[str, int | None] = {}
-    for name, model in models.items():
-        if isinstance(model, keras.Model):
-            _check_ignored_class(name, model, ignored)
     of_seed: dict[str, _Model] = {
         name: model
         if isinstance(model, keras.Model)
@@ -118,17 +115,6 @@ def compare_models(
     data = own_data(train, validation, batch_size)
     settings = length_settings(seconds, epochs, evaluations, seeds)
     return compare_built(of_seed, *data, settings, output, overwrite)
-
-
-def _check_ignored_class(name: str, model: keras.Model, ignored: dict[str, int | None]) -> None:
-    """Adds the class that a model's loss ignores; raises if it differs from the first one."""
-    ignored[name] = no_class_below_0(ignored_by(only_loss(model)))
-    first = next(iter(ignored))
-    if ignored[name] != ignored[first]:
-        raise ValueError(
-            "models must have losses that ignore the same class, as evaluation leaves it out; got "
-            f"ignore_class={ignored[name]} in {name!r} and {ignored[first]} in {first!r}"
-        )
 
 
 def length_settings(
@@ -294,8 +280,7 @@ def _built(
     name: str, build: Callable[[], keras.Model], ignored: dict[str, int | None], seed: int
 ) -> keras.Model:
     model = build()
-    _check_compiled(name, model)
-    _check_ignored_class(name, model, ignored)
+    _check_compiled(name, model, ignored)
     return model
 
 
@@ -305,7 +290,7 @@ def check_name(of: str, name: Any) -> None:
         raise ValueError(f"names of {of} must be text without a slash; got {name!r}")
 
 
-def _check(name: str, model: Any, seeds: int) -> None:
+def _check(name: str, model: Any, seeds: int, ignored: dict[str, int | None]) -> None:
     check_name("models", name)
     if not isinstance(model, keras.Model):
         if not callable(model):
@@ -314,7 +299,7 @@ def _check(name: str, model: Any, seeds: int) -> None:
                 f"{model!r} as {name!r}"
             )
         return
-    _check_compiled(name, model)
+    _check_compiled(name, model, ignored)
     if seeds > 1:
         raise ValueError(
             "models must be functions that build one where there are several seeds; got the "
@@ -322,11 +307,18 @@ def _check(name: str, model: Any, seeds: int) -> None:
         )
 
 
-def _check_compiled(name: str, model: Any) -> None:
+def _check_compiled(name: str, model: Any, ignored: dict[str, int | None]) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(f"{name!r} must build a keras.Model; got {model!r}")
     if not model.compiled:
         raise ValueError(f"models must be compiled; got {name!r}, which is not")
+    ignored[name] = no_class_below_0(ignored_by_loss_of(model))
+    first = next(iter(ignored))
+    if ignored[name] != ignored[first]:
+        raise ValueError(
+            "models must have losses that ignore the same class, as evaluation leaves it out; got "
+            f"ignore_class={ignored[name]} in {name!r} and {ignored[first]} in {first!r}"
+        )
 
 
 def _check_weights_are_apart(models: Mapping[str, Any]) -> None:

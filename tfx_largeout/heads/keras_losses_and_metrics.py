@@ -172,6 +172,11 @@ def ignored_by(loss: Any) -> int | None:
     return int(ignored) if isinstance(ignored, numbers.Integral) else None
 
 
+def ignored_by_loss_of(model: Any) -> int | None:
+    """Returns the class that the loss of a model's only output ignores."""
+    return ignored_by(only_loss(model))
+
+
 def no_class_below_0(ignored: int | None) -> int | None:
     """Returns an ignored class; None for an id below 0, which is no class."""
     return None if ignored is None or ignored < 0 else ignored

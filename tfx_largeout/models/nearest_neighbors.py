@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import at_most_classes, integer_argument, number_argument
 from tfx_largeout.heads.base import HeadOutput, examples_that_count
-from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
+from tfx_largeout.heads.keras_losses_and_metrics import ignored_by_loss_of
 from tfx_largeout.labels import PADDING
 from tfx_largeout.layers.top_k import output_of_logits
 from tfx_largeout.models.example_vectors import (
@@ -307,7 +307,7 @@ class NearestNeighborModel(keras.Model):
     def _output(self, inputs: Any) -> tuple[HeadOutput, tf.Tensor]:
         """Returns the head's output, and which examples its Keras mask keeps."""
         logits = self.model(inputs, training=False)
-        output = output_of_logits(logits).for_metric(ignored_by(only_loss(self.model)))
+        output = output_of_logits(logits).for_metric(ignored_by_loss_of(self.model))
         output.head.workers.refuse_several(
             f"{type(self).__name__} must be used in one process; got a head whose classes are "
             f"spread over {output.head.workers.size} workers: load its file in one"

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfx_largeout.arguments import integer_argument
 from tfx_largeout.callbacks.row_sample import common_length, in_batches, map_leaves, rows_of
 from tfx_largeout.example_weights import example_weights
-from tfx_largeout.heads.keras_losses_and_metrics import ignored_by, only_loss
+from tfx_largeout.heads.keras_losses_and_metrics import ignored_by_loss_of
 from tfx_largeout.keras_internals import mask_of
 from tfx_largeout.layers.top_k import exact_best, output_of_logits
 from tfx_largeout.statistics import ExactStatistics
@@ -107,7 +107,7 @@ class _Losses:
         @tf.function(reduce_retracing=True, autograph=False)
         def sums(x: Any, y: Any, sample_weight: Any, temperatures: tf.Tensor) -> Any:
             logits = model(x, training=False)
-            output = output_of_logits(logits).for_metric(ignored_by(only_loss(model)))
+            output = output_of_logits(logits).for_metric(ignored_by_loss_of(model))
             head = output.head
             head.workers.refuse_several(
                 f"{_ASKED_BY} must be called in a single process; got {head.workers.size} "

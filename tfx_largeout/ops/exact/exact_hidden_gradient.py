@@ -50,10 +50,8 @@ def exact_hidden_gradient(
     targets = tf.cast(gather(kernel, labels.safe_ids), tf.float32)
     of_labels = 1.0 if labels.weights is None else tf.cast(labels.weights, tf.float32)
     weights = tf.where(labels.mask, of_labels, 0)
-    totals = tf.reduce_sum(weights, axis=1, keepdims=True)
-    weights = tf.math.divide_no_nan(weights, totals)
+    weights = tf.math.divide_no_nan(weights, tf.reduce_sum(weights, axis=1, keepdims=True))
     gradient = expected - tf.einsum("nk,nkd->nd", weights, targets)
-    if labels.weights is None:
+    if labels.mean_weight is None:
         return gradient
-    counts = tf.cast(labels.counts, tf.float32)[:, tf.newaxis]
-    return tf.math.divide_no_nan(totals, counts) * gradient
+    return tf.cast(labels.mean_weight, tf.float32)[:, tf.newaxis] * gradient
