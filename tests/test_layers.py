@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1] / "tfx_largeout"
 # which have more requirements than the package.
 LAYERS = (
     "arguments",
+    "devices",
     "written_whole",
     "keras_internals",
     "tensorflow_internals",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.devices import HOST
+from tfx_largeout.devices import HOST
 from tfx_largeout.run_time_checks import Check, after
 
 PADDING = -1

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.devices import HOST
+from tfx_largeout.devices import HOST
 from tfx_largeout.run_time_checks import Check
 
 _MARK = "_tfx_largeout_class_shard"

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.devices import on_host
 from tfx_largeout.distribute.meeting import TRAIN, meet
 from tfx_largeout.distribute.packed_numbers import packed, unpacked
 from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.ops.devices import on_host
 
 _MINUS_ZERO = {tf.float32: (tf.int32, tf.int32.min), tf.float64: (tf.int64, tf.int64.min)}
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from tfx_largeout.devices import on_host
 from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.ops.devices import on_host
 
 AGREE, TRAIN, EVALUATE, TOP_K, END_OF_FIT, SAVE = range(6)
 _PHASES = (

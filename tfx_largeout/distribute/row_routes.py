@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from tfx_largeout.devices import on_host
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.distribute.global_batch import Parts
 from tfx_largeout.distribute.workers import Workers
-from tfx_largeout.ops.devices import on_host
 
 
 class RowRoutes:

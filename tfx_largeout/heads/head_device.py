@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfx_largeout.ops.devices import HOST
+from tfx_largeout.devices import HOST
 
 _METHODS = (
     "build",

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.devices import HOST
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.devices import HOST
 
 
 class BackwardPass(NamedTuple):

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import full_name
 from tfx_largeout.class_filter import ClassFilter
+from tfx_largeout.devices import HOST
 from tfx_largeout.distribute.data_parallel import DataParallel
 from tfx_largeout.distribute.global_batch import GlobalBatch, gather_examples
 from tfx_largeout.distribute.meeting import EVALUATE, TOP_K, TRAIN, agree
 from tfx_largeout.distribute.workers import Workers, current
 from tfx_largeout.example_weights import example_weights
 from tfx_largeout.labels import Labels, normalize_labels, read_labels
-from tfx_largeout.ops.devices import HOST
 
 _ANY_CLASS = 2**62
 

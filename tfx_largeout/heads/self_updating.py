@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument, full_name, number_or
+from tfx_largeout.devices import HOST
 from tfx_largeout.heads.base import Head
 from tfx_largeout.heads.kept_passes import BackwardPass
 from tfx_largeout.heads.keras_losses_and_metrics import losses_of
@@ -20,7 +21,6 @@ from tfx_largeout.heads.model_rate import HIGHEST, ModelRate
 from tfx_largeout.heads.step_context import NO_FACTOR, StepContext
 from tfx_largeout.heads.update_switch import UpdateSwitch
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.statistics import only_first_derivative
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name
+from tfx_largeout.devices import HOST
 from tfx_largeout.distribute.data_parallel import CLIPPING, build_parts, with_parts
 from tfx_largeout.heads.kept_passes import BackwardPass, KeptPasses
 from tfx_largeout.heads.keras_losses_and_metrics import trains_as_keras_does
@@ -35,7 +36,6 @@ from tfx_largeout.keras_internals import (
     calling_model,
     in_train_step,
 )
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.run_time_checks import Check, after
 from tfx_largeout.tensorflow_internals import is_branch, is_branch_or_loop
 

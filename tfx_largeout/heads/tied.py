@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from tfx_largeout.arguments import full_name, number_argument
+from tfx_largeout.devices import HOST
 from tfx_largeout.distribute.data_parallel import adds_up
 from tfx_largeout.heads.candidate_head import CandidateHead, CandidateResiduals
 from tfx_largeout.heads.kernel_head import KernelHead
@@ -32,7 +33,6 @@ from tfx_largeout.ops.candidates.candidate_gradients import (
 )
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.candidates.row_gradients import RowGradients
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.exact.soft_cap import soft_capped, soft_capped_sums
 from tfx_largeout.ops.exact.softmax_gradients import softmax_gradients
 from tfx_largeout.ops.rows.variable_rows import bare_variable

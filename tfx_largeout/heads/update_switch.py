@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.arguments import integer_argument
-from tfx_largeout.ops.devices import HOST
+from tfx_largeout.devices import HOST
 from tfx_largeout.tensorflow_internals import function_graph
 
 _UPDATING = -1  # larger values: no update, and the number of the draw

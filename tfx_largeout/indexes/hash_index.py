@@ -17,6 +17,7 @@ from tfx_largeout.arguments import (
     number_argument,
 )
 from tfx_largeout.class_filter import ClassFilter
+from tfx_largeout.devices import HOST
 from tfx_largeout.distribute.workers import ALONE
 from tfx_largeout.indexes.base import Index, SearchIndex, filled
 from tfx_largeout.indexes.found_by_all import first_of_each, most_voted
@@ -26,7 +27,6 @@ from tfx_largeout.indexes.table_health import share_that_moved, table_sizes
 from tfx_largeout.indexes.table_schedule import Turn, first_schedule, renumber
 from tfx_largeout.memory import Weight
 from tfx_largeout.ops.class_rows import ClassRows
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.hashing.bucket_candidates import BucketOrder, bucket_candidates
 from tfx_largeout.ops.hashing.hash_codes import MAX_BUCKETS, HashFunctions, hash_codes
 from tfx_largeout.ops.hashing.hash_tables import HashedRows, HashTables, update_tables

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.arguments import at_most_classes, integer_argument
+from tfx_largeout.devices import HOST
 from tfx_largeout.indexes.base import filled
 from tfx_largeout.indexes.row_bounds import QuantizedRows, quantized
 from tfx_largeout.indexes.row_lists import (
@@ -20,7 +21,6 @@ from tfx_largeout.indexes.row_lists import (
     rows_and_biases,
 )
 from tfx_largeout.ops.checks import require_shape
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.exact.bounded_top_k import (
     CLASSES_OF_BLOCK,
     BoundedTopK,

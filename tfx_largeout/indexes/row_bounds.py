@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
+from tfx_largeout.devices import HOST
 from tfx_largeout.indexes.base import SearchIndex, filled
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.exact.bounded_top_k import (
     CLASSES_OF_BLOCK,
     BoundedRows,

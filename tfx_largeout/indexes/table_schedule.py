@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfx_largeout.devices import HOST
 from tfx_largeout.ops.class_rows import ClassRows
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.hashing.hash_tables import HashTables
 from tfx_largeout.ops.rows.variable_rows import signed, unsigned
 

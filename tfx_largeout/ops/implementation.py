@@ -9,8 +9,8 @@ from types import ModuleType
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.devices import is_on_gpu
 from tfx_largeout.ops import library
-from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.product_precision import keep_float32
 
 IMPLEMENTATIONS = ("auto", "op", "composed")

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import tensorflow as tf
 
-from tfx_largeout.ops.devices import has_gpu
+from tfx_largeout.devices import has_gpu
 from tfx_largeout.ops.product_precision import keep_float32, product_precision
 
 _LIBRARY = Path(__file__).with_name("_tfx_largeout.so")

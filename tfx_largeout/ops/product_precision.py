@@ -8,7 +8,7 @@ import warnings
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.ops.devices import has_gpu
+from tfx_largeout.devices import has_gpu
 
 PRECISIONS = ("float32", "tf32")
 

@@ -17,9 +17,9 @@ from tfx_largeout.arguments import (
     integer_argument,
     number_argument,
 )
+from tfx_largeout.devices import HOST
 from tfx_largeout.distribute.class_shard import ClassShard, own_rows, shard_of
 from tfx_largeout.keras_internals import OptimizerHooks
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.ops.rows.large_variables import load_variables, save_variables
 from tfx_largeout.ops.rows.row_rule import MOMENT_DTYPES, RowRule, compute_dtype
 from tfx_largeout.ops.rows.row_update import row_step, row_update

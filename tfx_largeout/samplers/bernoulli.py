@@ -17,8 +17,8 @@ from tfx_largeout.class_counts import (
     drawable_counts,
     smoothing_argument,
 )
+from tfx_largeout.devices import split_seed
 from tfx_largeout.labels import PADDING, Labels
-from tfx_largeout.ops.devices import split_seed
 from tfx_largeout.ops.sorted_search import padded_rows
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.class_distribution import AliasTable

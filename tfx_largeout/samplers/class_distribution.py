@@ -8,7 +8,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.devices import split_seed
+from tfx_largeout.devices import split_seed
 
 
 class ClassDistribution:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfx_largeout.ops.devices import split_seed
+from tfx_largeout.devices import split_seed
 from tfx_largeout.samplers.class_distribution import ClassDistribution
 
 _MAX_NEWTON_STEPS = 100

@@ -17,8 +17,8 @@ from tfx_largeout.class_counts import (
     drawable_counts,
     smoothing_argument,
 )
+from tfx_largeout.devices import host_if
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.devices import host_if
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler
 from tfx_largeout.samplers.class_distribution import (
     ClassDistribution,

@@ -8,10 +8,10 @@ from typing import ClassVar
 import tensorflow as tf
 
 from tfx_largeout.arguments import at_most_classes, flag_argument, integer_argument
+from tfx_largeout.devices import HOST
 from tfx_largeout.indexes import HashIndex
 from tfx_largeout.indexes.base import Index
 from tfx_largeout.labels import Labels
-from tfx_largeout.ops.devices import HOST
 from tfx_largeout.samplers.base import Candidates, OutputWeights, Sampler, with_certain
 
 

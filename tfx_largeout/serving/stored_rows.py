@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfx_largeout.class_filter import ClassFilter
-from tfx_largeout.ops.devices import HOST
+from tfx_largeout.devices import HOST
 from tfx_largeout.ops.exact.ranks_from_logits import best_columns, best_pairs
 from tfx_largeout.ops.rows.large_variables import blocks_of_rows, fill_rows, read_rows
 from tfx_largeout.statistics import TopScores

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfx_largeout.ops.devices import is_on_gpu
+from tfx_largeout.devices import is_on_gpu
 from tfx_largeout.ops.rows.variable_rows import bare_variable, fold_blocks, gather, ids_between
 
 PRODUCTS = ("float32", "bfloat16")

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.arguments import at_most_classes, choice_argument, integer_argument
+from tfx_largeout.devices import is_on_gpu
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.memory import StepSize
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.candidates.candidate_logits import candidate_logits
 from tfx_largeout.ops.checks import check_dtypes, require_shape
-from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.logit_blocks import PRODUCTS, LogitBlocks
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits_composed
 from tfx_largeout.ops.rows.stochastic_rounding import mixed, shifted, split_mix

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
+from tfx_largeout.devices import is_on_gpu
 from tfx_largeout.memory import StepSize
 from tfx_largeout.ops.candidates.candidate_arguments import CandidateArguments
 from tfx_largeout.ops.checks import (
@@ -18,7 +19,6 @@ from tfx_largeout.ops.checks import (
     finite_gradients,
     require_shape,
 )
-from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.logit_blocks import PRODUCTS, LogitBlocks, rounded_for
 from tfx_largeout.ops.rows.row_rule import RowRule
 from tfx_largeout.ops.rows.row_update import RowStep

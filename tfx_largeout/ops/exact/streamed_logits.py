@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from tfx_largeout.arguments import at_most_classes, integer_argument
 from tfx_largeout.class_filter import ClassFilter
+from tfx_largeout.devices import is_on_gpu
 from tfx_largeout.distribute.class_shard import ClassShard
 from tfx_largeout.keras_internals import variable_behind
 from tfx_largeout.ops.checks import check_equal, check_shape, require_rank
-from tfx_largeout.ops.devices import is_on_gpu
 from tfx_largeout.ops.exact.logit_blocks import LogitBlocks, shape_of
 from tfx_largeout.ops.exact.ranks_from_logits import check_labels, count_above, order_keys
 from tfx_largeout.ops.implementation import op_module

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfx_largeout.devices import split_seed
 from tfx_largeout.ops.checks import check_dtypes, check_ids, require_shape
-from tfx_largeout.ops.devices import split_seed
 from tfx_largeout.ops.hashing.hash_tables import HashTables
 from tfx_largeout.ops.implementation import op_module
 from tfx_largeout.ops.rows.variable_rows import signed

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfx_largeout.arguments import choice_argument
-from tfx_largeout.ops.devices import HOST
+from tfx_largeout.devices import HOST
 from tfx_largeout.ops.rows.stochastic_rounding import RandomBits
 
 OP_DTYPES = (tf.float32, tf.bfloat16)

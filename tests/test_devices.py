@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfx_largeout.ops import devices, implementation, library
+from tfx_largeout import devices
+from tfx_largeout.ops import implementation, library
 from tfx_largeout.ops.exact import logit_blocks
 from tfx_largeout.ops.exact.streamed_logits import streamed_logits
 
